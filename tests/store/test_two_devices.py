@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count, product
@@ -15,13 +17,14 @@ from typing import Any
 import pytest
 
 from cometmq.core.clock import VirtualClock
-from cometmq.core.errors import SettingsError, StoreCorrupt, StoreFull
+from cometmq.core.errors import SettingsError, StoreCorrupt, StoreFull, StoreOffline
 from cometmq.store.config import DamagePolicy, FlushDiskType
-from cometmq.store.files import DiskSpace, PosixFiles
+from cometmq.store.files import Buffer, DiskSpace, PosixFiles, ReadOnlyFiles
 from cometmq.store.layout import LOG_DIRECTORIES, file_name
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.recovery.divergence import truncate_diverged_log
 from cometmq.store.recovery.opening import Rebuild, open_store
+from cometmq.store.tools.directory import read_directory
 from tests.simulation.faults.disk import Disk
 from tests.simulation.faults.files import Fault, MemoryFiles, Moment, ProcessEnded
 from tests.store.stores import (
@@ -479,3 +482,198 @@ async def test_retention_takes_files_from_both(tmp_path: Path) -> None:
     store = opened(tmp_path / "s", **changes)
     assert len(store.log.segments.files) == left
     store.close()
+
+
+def test_an_error_names_the_device_that_failed(tmp_path: Path) -> None:
+    class Failing(PosixFiles):
+        broken = ""
+
+        def datasync(self, handle: int) -> None:
+            if "/b/" in os.readlink(f"/proc/self/fd/{handle}") and self.broken == "sync":
+                raise OSError(errno.EIO, "Input/output error")
+            super().datasync(handle)
+
+        def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+            if "/b/" in os.readlink(f"/proc/self/fd/{handle}") and self.broken == "write":
+                raise OSError(errno.EIO, "Input/output error")
+            super().pwrite(handle, data, offset)
+
+        def allocate(self, handle: int, size_bytes: int) -> None:
+            if "/b/" in os.readlink(f"/proc/self/fd/{handle}") and self.broken == "allocate":
+                raise OSError(errno.EIO, "Input/output error")
+            super().allocate(handle, size_bytes)
+
+    second = re.escape(str(tmp_path / "b" / file_name(FILE_BYTES)))
+    for broken, told in (("sync", "cannot sync"), ("write", "writing to"), ("allocate", "to")):
+        for path in tmp_path.iterdir():
+            shutil.rmtree(path)
+        files = Failing()
+        paths = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+        store = opened(tmp_path / "s", files=files, store_path_commit_log=paths)
+        fill(store, 50 if broken == "allocate" else 100)
+        files.broken = broken
+        if broken == "sync":
+            store.flusher.sync_now()
+        else:
+            with pytest.raises(StoreOffline, match=f"{told} {second}"):
+                fill(store, 60)
+        assert re.search(f"{told} {second}.*: Input/output error; the log", str(store.log.failure))
+        files.broken = ""
+        store.close()
+
+
+def test_one_directory_by_two_names(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for paths, aside in ((f"{tmp_path / 'a'},{tmp_path / 'b'}", ""), (f"{tmp_path / 'a'},", "b")):
+        changes: dict[str, Any] = {
+            "store_path_commit_log": paths,
+            "read_only_commit_log_store_paths": str(tmp_path / aside) if aside else "",
+        }
+        with pytest.raises(SettingsError, match="are the same directory: name each"):
+            opened(tmp_path / "s", **changes)
+        with pytest.raises(SettingsError, match="are the same directory: name each"):
+            read_directory(config(tmp_path / "s", **changes), ReadOnlyFiles())
+    assert not list((tmp_path / "a").iterdir())
+
+
+def written_by_another_broker(root: Path) -> None:
+    """As if another broker had written last: the checkpoint is not ours."""
+    path = root / "checkpoint"
+    raw = path.read_bytes()
+    path.write_bytes((int.from_bytes(raw[:8], "big") + 5).to_bytes(8, "big") + raw[8:])
+
+
+@pytest.mark.parametrize("policy", list(DamagePolicy))
+@pytest.mark.parametrize("newest", [False, True])
+def test_a_directory_that_another_broker_added_is_away(
+    tmp_path: Path, policy: DamagePolicy, newest: bool
+) -> None:
+    """The store has our note, which does not have that directory."""
+    root, changes = spread(tmp_path)
+    written_by_another_broker(root)
+    (tmp_path / "away").mkdir()
+    files = sorted((path for name in "ab" for path in (tmp_path / name).iterdir()), key=by_name)
+    for path in files[-2:] if newest else files[2:4]:
+        path.rename(tmp_path / "away" / path.name)
+    named = f"{changes['store_path_commit_log']},{tmp_path / 'c'}"
+    before = contents(tmp_path / "a"), contents(tmp_path / "b"), queue_bytes(root)
+    for _ in range(2):
+        with pytest.raises(StoreCorrupt, match=r"/c: another broker wrote.*is its device mounted"):
+            opened(root, damage_policy=policy, store_path_commit_log=named)
+    assert before == (contents(tmp_path / "a"), contents(tmp_path / "b"), queue_bytes(root))
+    (tmp_path / "c").rmdir()
+    (tmp_path / "away").rename(tmp_path / "c")
+    store = opened(root, damage_policy=policy, store_path_commit_log=named)
+    assert numbers(store) == list(range(500))
+    store.close()
+
+
+def by_name(path: Path) -> str:
+    return path.name
+
+
+def queue_bytes(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in (root / "consumequeue").rglob("000*")}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_directory_that_another_broker_added_is_not_named(tmp_path: Path, killed: bool) -> None:
+    root, changes = spread(tmp_path)
+    written_by_another_broker(root)
+    (tmp_path / "c").mkdir()
+    files = sorted((path for name in "ab" for path in (tmp_path / name).iterdir()), key=by_name)
+    for path in files[-2:]:
+        path.rename(tmp_path / "c" / path.name)
+    if killed:
+        (root / "abort").touch()
+    end = int(files[-2].name)
+    before = queue_bytes(root)
+    for _ in range(2):
+        with pytest.raises(StoreCorrupt, match="are all directories of the log named") as caught:
+            opened(root, **changes)
+        assert caught.value.offset == end
+    assert queue_bytes(root) == before
+    named = f"{changes['store_path_commit_log']},{tmp_path / 'c'}"
+    store = opened(root, store_path_commit_log=named)
+    assert numbers(store) == list(range(500))
+    store.close()
+
+
+def test_the_files_are_given_up_if_the_policy_says_so(tmp_path: Path) -> None:
+    root, changes = spread(tmp_path)
+    written_by_another_broker(root)
+    files = sorted((path for name in "ab" for path in (tmp_path / name).iterdir()), key=by_name)
+    for path in files[-2:]:
+        path.unlink()
+    store = opened(root, damage_policy=DamagePolicy.TRUNCATE, **changes)
+    held = numbers(store)
+    assert held == list(range(len(held)))
+    assert 200 < len(held) < 500
+    store.close()
+
+
+def test_no_room_for_the_note(caplog: pytest.LogCaptureFixture) -> None:
+    """It is on the device of the queues, which is full; those of the log have room."""
+    files = Devices(Disk(), Random(0))
+    files.faults.append(Fault("pwrite", errno.ENOSPC, 2, LOG_DIRECTORIES))
+    with pytest.raises(StoreFull, match=f"no room in {ROOT}.*{LOG_DIRECTORIES}"):
+        Life(files)
+    life = Life(files)
+    # The first directory is noted, the second one is not: what cannot be noted goes there.
+    files.faults.append(Fault("pwrite", errno.ENOSPC, 1, LOG_DIRECTORIES))
+    life.send([b"%d" % number for number in range(12)])
+    assert (names(files.disk, "/a/log"), names(files.disk, "/b/log")) == ([0, 1], [])
+    assert f"no_room_for_log_file base={FILE_BYTES} path={ROOT / LOG_DIRECTORIES}" in caplog.text
+    life.store.close()
+    # Neither is noted, as after the last file of a retired one.
+    disk = Disk()
+    files = Devices(disk, Random(0))
+    life = Life(files)
+    life.store.log.segments.places.leave(f"/a/log/{file_name(0)}")
+    files.faults.append(Fault("pwrite", errno.ENOSPC, 2, LOG_DIRECTORIES))
+    with pytest.raises(StoreFull, match=rf"no room for {ROOT / LOG_DIRECTORIES} .*first log file"):
+        life.send([b"%d" % number for number in range(12)])
+    asyncio.run(life.store.maintenance.expiry.check())
+    life.send([b"%d" % number for number in range(12)])
+
+
+def test_the_note_is_written_once_there_is_room(tmp_path: Path) -> None:
+    """It still names the directory of a file that went before it could be written."""
+    root, changes = spread(tmp_path)
+    old = tmp_path / "old"
+    old.mkdir()
+    first = tmp_path / "a" / file_name(0)
+    first.rename(old / first.name)
+    changes["read_only_commit_log_store_paths"] = str(old)
+
+    class Full(PosixFiles):
+        is_full = False
+
+        def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
+            if self.is_full and LOG_DIRECTORIES in os.readlink(f"/proc/self/fd/{handle}"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().pwrite(handle, data, offset)
+
+    files = Full()
+    store = opened(root, files=files, **changes)
+    path = store.log.segments.drop_first().path
+    files.is_full = True
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space left"):
+            store.log.segments.places.remove(path)
+        assert not list(old.iterdir())
+    files.is_full = False
+    store.log.segments.places.remove(path)
+    store.close()
+    store = opened(root, **changes)
+    assert store.log.segments.start == FILE_BYTES
+    store.close()
+
+
+def test_a_device_mounted_over_the_files_of_a_directory(tmp_path: Path) -> None:
+    root, changes = spread(tmp_path)
+    (tmp_path / "b").rename(tmp_path / "below")
+    (tmp_path / "b").mkdir()
+    with pytest.raises(StoreCorrupt, match="is its device mounted, or another one over its files"):
+        opened(root, **changes)

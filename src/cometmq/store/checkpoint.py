@@ -141,6 +141,11 @@ def read_positions(files: Files, root: str) -> Positions | None:
     return msgspec.structs.replace(found, crc=0)
 
 
+def has_positions(files: Files, root: str) -> bool:
+    """Return whether there are positions, trusted or not."""
+    return any(files.exists(path) for path in (progress_path(root), positions_path(root)))
+
+
 def forget_positions(files: Files, root: str) -> None:
     """Remove, durably, positions that a start did not trust. Raises OSError.
 

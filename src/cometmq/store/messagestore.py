@@ -489,7 +489,7 @@ class MessageStore:
 
     def _sync_failed(self, error: OSError) -> None:
         # The kernel may have dropped the pages it could not write, so a second try proves nothing.
-        self.state.refusal = self.log.fail(f"cannot sync {self.log.segments.directory}: {error}")
+        self.state.refusal = self.log.fail(f"cannot sync {error.filename}: {error.strerror}")
         tokens = self.sync_waiters.drain()
         if tokens:
             for failed in self.on_sync_failed or (_log_unclaimed,):

@@ -240,6 +240,13 @@ def test_one_directory_under_two_names(tmp_path: Path) -> None:
     make(segments, 2)
     segments.close()
     (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(SettingsError, match="the same directory: name each directory"):
+        places(tmp_path, Used(), "a,b")
+    # As by a mount of it at another place, whose name says nothing.
+    (tmp_path / "b").unlink()
+    (tmp_path / "b").mkdir()
+    for path in (tmp_path / "a").iterdir():
+        (tmp_path / "b" / path.name).hardlink_to(path)
     segments = places(tmp_path, Used(), "a,b")
     with pytest.raises(SettingsError, match="the same file: name each directory"):
         segments.load()

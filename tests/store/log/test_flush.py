@@ -246,7 +246,7 @@ async def test_a_failed_sync_of_the_core_s_thread_takes_the_log_offline(tmp_path
     await until(failed, 2)
     assert (released, failed) == (["kept"], ["lost", "lost as well"])
     assert (store.durable_offset, store.queue("t", 0).max_offset) == (durable, 1)
-    with pytest.raises(StoreOffline, match="Invalid argument"):
+    with pytest.raises(StoreOffline, match=f"cannot sync {file.path}: Invalid argument"):
         put(store)
     store.flusher.sync_in_thread()
     store.flusher.sync_now()

@@ -84,6 +84,30 @@ def test_a_snapshot_has_one_directory(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_snapshot_of_a_store_that_is_a_directory_of_its_log(tmp_path: Path) -> None:
+    root = written(tmp_path / "s", sealed=True)
+    (root / "config").mkdir()
+    (root / "config" / "topics.json").write_text("{}")
+    (root / "config" / "log").mkdir()
+    config = spread(root, tmp_path / "other")
+    before = dumped(config)
+    for path in (root / "commitlog").iterdir():
+        path.rename(root / path.name)
+    (root / "commitlog").rmdir()
+    for path in (tmp_path / "other").iterdir():
+        path.rename(root / "config" / "log" / path.name)
+    config = StoreConfig(str(root), f"{root},{root / 'config' / 'log'}")
+    assert dumped(config) == before
+    made = snapshot(config, str(tmp_path / "copied"), copy=True)
+    found = {str(path.relative_to(made.path)) for path in Path(made.path).rglob("0*")}
+    logs = {name for name in found if not name.startswith("consumequeue")}
+    assert {name for name in logs if not name.startswith("cometmq")} == {
+        f"commitlog/{file_name(number * FILE_BYTES)}" for number in range(3)
+    }
+    assert Path(made.path, "config", "topics.json").exists()
+    assert dumped(StoreConfig(made.path)) == before
+
+
 def test_a_java_broker_s_store_goes_on_from_its_snapshot(tmp_path: Path) -> None:
     for name in ("clean", "killed"):
         root = library.unpack_store(name, tmp_path / name)

@@ -253,12 +253,17 @@ class CommitLog:
         if error.errno not in NO_ROOM | _NO_DESCRIPTOR:
             with suppress(OSError):
                 self._erase(start, reached)
-            return self.fail(f"writing to {directory} failed: {error}")
+            return self.fail(f"writing to {error.filename or directory} failed: {error.strerror}")
         try:
             self._erase(start, reached)
         except OSError as second:
             return self.fail(f"{directory}: {error}, then clearing the rest failed: {second}")
         self.left_end = start
+        if error.filename == self.segments.places.note_path:
+            return StoreFull(
+                f"no room for {error.filename} ({error.strerror}), which notes a directory that "
+                "gets its first log file: free some KiB there"
+            )
         if error.errno in _NO_DESCRIPTOR:
             return StoreFull(
                 f"no log file can be created in {directory} ({error.strerror}): raise the limit of "

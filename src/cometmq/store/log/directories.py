@@ -64,9 +64,9 @@ class LogDirectories:
         "_files",
         "_full_percent",
         "_lock",
-        "_note_path",
         "_noted",
-        "had_note",
+        "_unnoted",
+        "note_path",
         "read_only",
         "text",
         "writable",
@@ -85,11 +85,11 @@ class LogDirectories:
         self.writable = tuple(writable)
         self.read_only = tuple(read_only)
         self.text = ",".join(self.all)
-        self._note_path = note_path
+        self.note_path = note_path
         self._full_percent = full_percent
         self._noted: frozenset[str] = frozenset()
-        #: True if there was a note when it was read.
-        self.had_note = False
+        #: Removed files whose directories are still noted, because there was no room for the note.
+        self._unnoted: set[str] = set()
         self._lock = threading.Lock()
 
     @classmethod
@@ -112,6 +112,11 @@ class LogDirectories:
     def is_spread(self) -> bool:
         """True if there are several directories."""
         return len(self.writable) + len(self.read_only) > 1
+
+    @property
+    def is_noted(self) -> bool:
+        """True if the note names directories."""
+        return bool(self._noted)
 
     def is_read_only(self, path: str) -> bool:
         """Return whether a log file is in a read-only directory."""
@@ -166,7 +171,7 @@ class LogDirectories:
 
     def remove(self, path: str) -> None:
         """Delete a log file durably, as :func:`remove_file` does. May run in a thread."""
-        if self.is_spread and not self._files.exists(path):
+        if self.is_spread and not self._files.exists(path) and path not in self._unnoted:
             return  # its device may be away, so the note stays
         try:
             self.leave(path)
@@ -175,16 +180,18 @@ class LogDirectories:
                 raise
             # Without the file there may be room for the note. If the process ends before that, the
             # next start says what is wrong.
+            self._unnoted.add(path)
             remove_file(self._files, path)
             self.leave(path)
         else:
             remove_file(self._files, path)
+        self._unnoted.discard(path)
 
     def settle_twins(self, file_bytes: int) -> None:
         """Remove files with only zeros if another directory has a file of the same offset.
 
-        Raises StoreCorrupt if two files of one offset have data, SettingsError if two directories
-        are the same one, OSError.
+        Raises StoreCorrupt if two files of one offset have data, SettingsError if they are the same
+        file, OSError.
         """
         if not self.is_spread:
             return
@@ -231,7 +238,7 @@ class LogDirectories:
     def prepare(self) -> None:
         """Read the note, and create missing directories that get files. The caller has the lock.
 
-        Raises StoreCorrupt if a noted directory is not named or has no log file, OSError.
+        Raises the errors of :meth:`check_noted`.
         """
         self.check_noted()
         if self.is_spread:
@@ -255,12 +262,13 @@ class LogDirectories:
     def check_noted(self, *, is_changed: bool = True) -> None:
         """Read the note. With ``is_changed``, make it durable first: the store will be changed.
 
-        Raises StoreCorrupt if a noted directory is not named or has no log file, OSError.
+        Raises SettingsError if two names are those of one directory, StoreCorrupt if a noted
+        directory is not named or has no log file, OSError.
         """
+        self._check_names()
         self._noted = self._read_note(is_changed=is_changed)
-        self.had_note = bool(self._noted)
         named = {os.path.abspath(path) for path in self.all}
-        otherwise = f"if its files were moved or removed on purpose, delete {self._note_path}"
+        otherwise = f"if its files were moved or removed on purpose, delete {self.note_path}"
         for path in sorted(self._noted):
             if path not in named:
                 raise StoreCorrupt(
@@ -272,24 +280,34 @@ class LogDirectories:
             if all(file_offset(name) is None for name in self._files.names(path)):
                 raise StoreCorrupt(
                     path, -1,
-                    "this directory had log files, and has none now: is its device mounted? "
-                    f"Otherwise restore them; {otherwise}",
+                    "this directory had log files, and has none now: is its device mounted, or "
+                    f"another one over its files? Otherwise restore them; {otherwise}",
+                )  # fmt: skip
+
+    def _check_names(self) -> None:
+        known: dict[str, str] = {}
+        for path in self.all if self.is_spread else ():
+            first = known.setdefault(os.path.realpath(path), path)
+            if first != path:
+                raise SettingsError(
+                    "storePathCommitLog", f"{first} and {path} are the same directory: name each "
+                    "directory of the log once",
                 )  # fmt: skip
 
     def _read_note(self, *, is_changed: bool) -> frozenset[str]:
-        if not self._note_path:
+        if not self.note_path:
             return frozenset()
-        raw = read_file(self._files, self._note_path)
+        raw = read_file(self._files, self.note_path)
         if raw is None:
             return frozenset()
         if is_changed:
             # The run that wrote it may have ended before it was durable.
-            self._files.sync_directory(os.path.dirname(self._note_path))
+            self._files.sync_directory(os.path.dirname(self.note_path))
         try:
             return frozenset(msgspec.json.decode(raw, type=list[str]))
         except ValueError as error:
             raise StoreCorrupt(
-                self._note_path, -1,
+                self.note_path, -1,
                 f"it cannot be read ({error}): make sure that all directories of the log are "
                 "mounted and named, then delete it",
             ) from error  # fmt: skip
@@ -308,16 +326,30 @@ class LogDirectories:
         with self._lock:
             self._write_note(used)
 
-    def check_all_used(self, paths: Iterable[str]) -> None:
-        """Raise StoreCorrupt if a directory has none of the log files."""
+    def check_all_used(self) -> None:
+        """Raise StoreCorrupt if the log has data and a directory has none of its files. Raises
+        OSError.
+
+        Call it before anything is repaired in a store that another broker wrote.
+        """
+        paths = [path for _, path in self.found()] if self.is_spread else []
+        if not any(map(self._has_data, paths)):
+            return
         used = {_directory_of(path) for path in paths}
         for path in self.all:
-            if self.is_spread and os.path.abspath(path) not in used:
+            if os.path.abspath(path) not in used:
                 raise StoreCorrupt(
                     path, -1,
                     "another broker wrote this store, and this directory has no log files: is its "
                     "device mounted? If it never had any, leave it out for one start",
                 )  # fmt: skip
+
+    def _has_data(self, path: str) -> bool:
+        handle = self._files.open(path)
+        try:
+            return has_data(self._files, handle, self._files.size(handle))
+        finally:
+            self._files.close(handle)
 
     def note_file(self, path: str) -> None:
         """Note the directory of a new log file, durably. Raises OSError. May run in a thread."""
@@ -342,12 +374,20 @@ class LogDirectories:
         noted = frozenset(wanted)
         if noted != self._noted:
             data = msgspec.json.encode(sorted(noted))
-            write_file_atomically(self._files, self._note_path, data, durable=True)
+            try:
+                write_file_atomically(self._files, self.note_path, data, durable=True)
+            except OSError as error:
+                raise placed(error, self.note_path) from error
             self._noted = noted
 
 
 def _directory_of(path: str) -> str:
     return os.path.dirname(os.path.abspath(path))
+
+
+def placed(error: OSError, path: str) -> OSError:
+    """Return an error of an open file with its path, which the system does not add."""
+    return OSError(error.errno, error.strerror or str(error), path)
 
 
 def has_data(files: Files, handle: int, size_bytes: int) -> bool:

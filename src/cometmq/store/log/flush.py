@@ -68,7 +68,7 @@ class Latency:
 
 class Flusher:
     """Syncs the log. ``on_synced`` is called with the new durable offset, ``on_failed`` with the
-    OSError.
+    OSError, which has the path.
 
     ``files`` provides the thread, which :meth:`close` ends.
     """
@@ -203,7 +203,7 @@ class Flusher:
             return
         try:
             if problem:
-                raise OSError(problem, os.strerror(problem))
+                raise self._failure(problem)
             for file in log.unsynced_files():
                 if file.base < target:
                     file.check_name(file.handle)
@@ -216,6 +216,11 @@ class Flusher:
             since_ns, self._since_ns = self._since_ns, self._clock.monotonic_ns()
             self.latency.add(self._since_ns - since_ns)
             self._on_synced(target)
+
+    def _failure(self, problem: int) -> OSError:
+        # The core does not say which of its files it was; mostly there is one.
+        paths = ", ".join(file.path for file in self._log.unsynced_files())
+        return OSError(problem, os.strerror(problem), paths)
 
     # --- an executor
 
@@ -268,7 +273,7 @@ class Flusher:
             self._asked = 0
             _, self.threaded_count, problem = core.take()
             if problem and self._log.failure is None:
-                self._on_failed(OSError(problem, os.strerror(problem)))
+                self._on_failed(self._failure(problem))
         if self._thread is not None:
             self._thread.shutdown()
         syncing, self._syncing = self._syncing, None

@@ -18,7 +18,7 @@ from cometmq.core.errors import SettingsError, StoreCorrupt
 from cometmq.store.files import is_zero
 from cometmq.store.layout import file_name
 from cometmq.store.log.checksums import BLOCK_BYTES
-from cometmq.store.log.directories import NO_ROOM, LogDirectories, has_data
+from cometmq.store.log.directories import NO_ROOM, LogDirectories, has_data, placed
 
 if TYPE_CHECKING:
     from cometmq.store.files import Buffer, Files, Residency
@@ -87,10 +87,10 @@ class LogFile:
             files.allocate(handle, size_bytes)
             files.datasync(handle)
             files.sync_directory(directory)
-        except OSError:
+        except OSError as error:
             files.close(handle)
             files.unlink(path)
-            raise
+            raise placed(error, path) from error
         return cls(files, path, base, size_bytes, handle)
 
     @property
@@ -116,10 +116,13 @@ class LogFile:
         return held
 
     def write(self, offset: int, data: Buffer) -> None:
-        """Write ``data`` at a physical offset of this file. Raises OSError."""
+        """Write ``data`` at a physical offset of this file. Raises OSError, with a path."""
         if self.linked or self.seals is not None:
             self._detach()
-        self._files.pwrite(self.handle, data, offset - self.base)
+        try:
+            self._files.pwrite(self.handle, data, offset - self.base)
+        except OSError as error:
+            raise placed(error, self.path) from error
 
     def read_cached(self, buffer: memoryview, offset: int) -> int:
         """Fill ``buffer`` from a physical offset with bytes in the page cache; return their number.
@@ -248,11 +251,14 @@ class LogFile:
     def sync(self) -> None:
         """Sync all written bytes to the device and wait for it. A thread may call this.
 
-        Raises OSError, also if the file was deleted or replaced from outside: what was written to
-        it would be lost when the handle is closed.
+        Raises OSError, with a path, also if the file was deleted or replaced from outside: what was
+        written to it would be lost when the handle is closed.
         """
         handle = self.handle
-        self._files.datasync(handle)
+        try:
+            self._files.datasync(handle)
+        except OSError as error:
+            raise placed(error, self.path) from error
         self.check_name(handle)
 
     def check_name(self, handle: int) -> None:
@@ -427,7 +433,8 @@ class Segments:
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
-                logger.warning("no_room_for_log_file directory=%s base=%d", directory, base)
+                # There may be no room for the note, which a directory with log files does not need.
+                logger.warning("no_room_for_log_file base=%d path=%s", base, error.filename)
         return self._create_in(last, base)
 
     def _create_in(self, directory: str, base: int) -> LogFile:

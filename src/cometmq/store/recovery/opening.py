@@ -18,6 +18,7 @@ from cometmq.store.checkpoint import (
     Positions,
     abort_path,
     forget_positions,
+    has_positions,
     lock_path,
     read_checkpoint,
     read_positions,
@@ -30,7 +31,7 @@ from cometmq.store.index import Index
 from cometmq.store.layout import EXTENSIONS
 from cometmq.store.log.commitlog import CommitLog
 from cometmq.store.log.directories import NO_ROOM, LogDirectories
-from cometmq.store.log.scan import first_record, log_store_ms
+from cometmq.store.log.scan import log_store_ms
 from cometmq.store.log.segments import Segments
 from cometmq.store.messagestore import MessageStore
 from cometmq.store.parts import RecoveryReport
@@ -204,7 +205,7 @@ class LogLoading:
         try:
             segments.add(segments.create_file(base))
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in NO_ROOM or error.filename == segments.places.note_path:
                 raise
             raise StoreFull(
                 f"the first log file needs {segments.file_bytes} bytes in {segments.directory}, "
@@ -331,17 +332,26 @@ class _Opening:
             self._queues.begins = frozenset(positions.begins)
         self._unfinished = pool.removals.unfinished
         self._proof = 0
+        #: Another broker wrote last, which notes no directories. Without positions a noted store
+        #: may also be ours, if a power cut came before any were durable.
+        self._is_of_another_broker = positions is None and (
+            not places.is_noted or has_positions(files, root)
+        )
 
     def open(self, progress: Progress) -> MessageStore:
         """Run all steps."""
         store = self._store
         if self._positions is None:
-            forget_positions(self._files, self._root)
+            if self._is_of_another_broker:
+                self._segments.places.check_all_used()
             store.seals.doubt()
         self._queues.find()
         loading = LogLoading(store, self._quarantine, self._queues, self._positions)
         loading.load()
         start = loading.prove_short_files(self._starting_point())
+        if self._positions is None:
+            # Not before: a start that was refused must be refused again.
+            forget_positions(self._files, self._root)
         self._proof = start.proof.offset
         index_from = self._load_derived(start)
         repair = self._log_repair(start)
@@ -398,16 +408,12 @@ class _Opening:
     def _starting_point(self) -> StartingPoint:
         """Return where to begin, and load valid queues if each one must be checked."""
         queues, segments = self._queues, self._segments
-        if self._positions is None and segments.places.is_spread and not segments.places.had_note:
-            # Another broker wrote, which notes no directories.
-            is_new = all(first_record(file) is None for file in segments.files)
-            if not is_new:
-                segments.places.check_all_used(file.path for file in segments.files)
         segments.places.note(file.path for file in segments.files)
         start = starting_point(
             segments, self._positions, self._files.boot_id(), self._crashed, self._checkpoint,
             -1 if self._unfinished else self._store.pool.queue_count,
         )  # fmt: skip
+        start = self._proven_by_queues(start)
         queues.check_all(start.offset, exact=start.slots_valid, torn=start.stale_entries)
         start = self._resume_queues(start)
         if start.by_queues:
@@ -427,6 +433,32 @@ class _Opening:
                 logger.error("queue_entries_missing count=%d", missing)
                 return replace(start, dispatch_from=segments.start, reason=reason)
         return start
+
+    def _proven_by_queues(self, start: StartingPoint) -> StartingPoint:
+        """Extend the proof if queues of another broker have entries beyond the last log file.
+
+        It writes an entry after its record. So the last files are gone, perhaps with a device or a
+        directory that is not named. Only after a power cut an entry may have outlived its file.
+        Raises StoreCorrupt, before anything changes, unless the damage policy gives the files up.
+        """
+        segments = self._segments
+        is_certain = not self._crashed or segments.places.is_spread
+        if not (self._is_of_another_broker and is_certain):
+            return start
+        end = self._queues.log_end()
+        if end <= segments.end:
+            return start
+        if self._config.damage_policy is DamagePolicy.REFUSE:
+            ways = ways_out(self._config, "gives them up", "gives them up")
+            raise StoreCorrupt(
+                segments.directory, segments.end,
+                f"the log files end here, and queues have entries for records up to {end}: the "
+                "last files are missing (are all directories of the log named, and their devices "
+                "mounted?)",
+                ways_out=ways,
+            )  # fmt: skip
+        start = by_checkpoint(segments, self._checkpoint)
+        return replace(start, proof=replace(start.proof, offset=end))
 
     def _resume_queues(self, start: StartingPoint) -> StartingPoint:
         """Add entries that the queue files lack from the journal; return where to dispatch from."""

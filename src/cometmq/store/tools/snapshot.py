@@ -23,7 +23,7 @@ from cometmq.store.checkpoint import (
     write_positions,
 )
 from cometmq.store.files import ReadOnlyFiles, SnapshotFiles
-from cometmq.store.layout import EXTENSIONS, LOG_DIRECTORIES, LOST_AND_FOUND, file_name
+from cometmq.store.layout import EXTENSIONS, LOG_DIRECTORIES, LOST_AND_FOUND, file_name, file_offset
 from cometmq.store.log.checksums import DIRECTORY as SEALS
 from cometmq.store.tools.directory import FileInfo, StoreDirectory, StoreInUse, read_directory
 
@@ -249,6 +249,12 @@ class _Taking:
         self._directory = directory
         self._copies = copies
         self._copy = copy
+        #: The directories of the log, relative to the root: those in it are told by that.
+        self._inner = {
+            os.path.relpath(real(path), real(directory.root))
+            for path in directory.log_directories
+            for real in (os.path.abspath, os.path.realpath)
+        }
 
     def stopped(self) -> tuple[int, int]:
         """Take a stopped store; return the bounds of the log."""
@@ -331,12 +337,17 @@ class _Taking:
 
     def _take_rest(self, left_out: tuple[str, ...]) -> None:
         """Take the contents of the root directory, except the log and ``left_out``."""
-        root = self._directory.root
-        inner = (os.path.relpath(path, root) for path in self._directory.log_directories)
-        skipped = {*_LEFT_OUT, *left_out, *(path.partition(os.sep)[0] for path in inner)}
         for name in _own_names(self._files, self._directory.root):
-            if name not in skipped:
+            if name not in (*_LEFT_OUT, *left_out):
                 self._take_tree(name, may_vanish=bool(left_out))
+
+    def _is_of_log(self, name: str) -> bool:
+        """Return whether a file of the root directory is in a directory of the log; in the root
+        itself, whether it is a log file."""
+        directory = os.path.dirname(name)
+        if not directory:
+            return os.curdir in self._inner and file_offset(name) is not None
+        return any(f"{directory}/".startswith(f"{path}/") for path in self._inner)
 
     def _take_tree(self, top: str, *, may_vanish: bool) -> None:
         root = self._directory.root
@@ -347,6 +358,8 @@ class _Taking:
         )
         for name in names:
             if name.endswith(".tmp") or (top == SEALS and not self._has_log_file(name)):
+                continue
+            if self._is_of_log(name):
                 continue
             try:
                 self._copies.copy(os.path.join(root, name), name)
