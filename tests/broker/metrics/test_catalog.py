@@ -18,6 +18,7 @@ from cometmq.monitoring import process
 from cometmq.monitoring.series import KnownFrom
 from cometmq.namesrv import metrics
 from cometmq.store.files import DiskSpace, PosixFiles
+from cometmq.store.messagestore import MessageStore
 from cometmq.testing.cluster import SMALL_FILES
 from tests.client.shared_broker import read_all
 from tests.monitoring.scraping import fetched, scrape
@@ -62,6 +63,26 @@ async def test_a_scrape_measures_each_disk_once(
         found = await scrape(node.monitoring)
     assert len(measured) == len(set(measured)) == 2
     assert found.value("cometmq_disk_free_bytes", part="log") > 0
+
+
+async def test_a_scrape_looks_at_the_oldest_message_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    fetch_at = MessageStore.fetch_at
+
+    async def counted(store: MessageStore, offset: int) -> memoryview | None:
+        looked.append(offset)
+        return await fetch_at(store, offset)
+
+    config = node_config(tmp_path, SETTINGS)
+    async with running_node(config, SystemClock()) as node, Client(node.namesrv) as client:
+        await client.send("orders", b"x")
+        monkeypatch.setattr(MessageStore, "fetch_at", counted)
+        found = await scrape(node.monitoring)
+    assert looked == [0]
+    assert found.value("rocketmq_storage_message_reserve_time_milliseconds") >= 0
+    assert found.value("rocketmq_brokeruntime_earliest_message_timestamp") > 0
 
 
 async def test_series_have_the_declared_labels(tmp_path: Path) -> None:

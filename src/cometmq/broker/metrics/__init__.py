@@ -47,7 +47,7 @@ def start_series(progress: StartProgress) -> list[Series]:
 
 class RuntimeMetrics:
     """Metrics that repeat what ``brokerStatus`` shows, as rocketmq-exporter has them, and those of
-    the disks, which it shows, too: one scrape measures them once."""
+    the disks and of the oldest message, which it shows, too: one scrape looks at them once."""
 
     def __init__(self, context: BrokerContext, admin: BrokerAdmin) -> None:
         self._context = context
@@ -61,6 +61,10 @@ class RuntimeMetrics:
         for metric, key, number in catalog.RUNTIME:
             # A range of times is followed by its count: "[0~10ms]:7".
             yield one(metric, float(state[key].split()[number].rpartition(":")[2]), *labels)
+        oldest_ms = int(state["earliestMessageTimeStamp"])
+        if oldest_ms >= 0:
+            age_ms = self._context.clock.wall_ms() - oldest_ms
+            yield one(catalog.RESERVE_TIME, max(age_ms, 0), *LOCAL)
         log, queues = disks.log, disks.queues
         yield one(catalog.LOG_DEVICE_SIZE, log.total_bytes, *labels)
         yield one(catalog.LOG_DEVICE_FREE, log.free_bytes, *labels)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.lookup import find_record
 from cometmq.broker.metrics import catalog
 from cometmq.broker.metrics.labels import runtime_labels
 from cometmq.broker.replication.roles import MasterPart
-from cometmq.core.errors import StoreCorrupt
 from cometmq.message.names import TIMER_TOPIC
 from cometmq.monitoring.series import Series
 from cometmq.protocol.codes import ResponseCode
@@ -82,7 +80,7 @@ class StateMetrics:
         for each in self._copies():
             yield each
         await slices.pause()
-        async for each in self._storage():
+        for each in self._storage():
             yield each
 
     def _counts(self) -> Iterator[Series]:
@@ -163,7 +161,7 @@ class StateMetrics:
             lag = max(part.tables.master_end - self._context.store.written_offset, 0)
             yield one(catalog.REPLICATION_BEHIND, lag, "self")
 
-    async def _storage(self) -> AsyncIterator[Series]:
+    def _storage(self) -> Iterator[Series]:
         store = self._context.store
         flushes, dispatches = store.written_offset - store.durable_offset, store.dispatched_offset
         yield one(catalog.FLUSH_BEHIND, max(flushes, 0), *LOCAL)
@@ -171,10 +169,3 @@ class StateMetrics:
         yield one(catalog.LOG_START, store.log.segments.start)
         yield one(catalog.LOG_END, store.written_offset)
         yield one(catalog.TO_FLUSH, max(flushes, 0), *runtime_labels(self._context))
-        try:
-            first = await find_record(store, store.log.segments.start)
-        except StoreCorrupt:
-            return
-        if first is not None:
-            age_ms = self._context.clock.wall_ms() - first.store_ms
-            yield one(catalog.RESERVE_TIME, max(age_ms, 0), *LOCAL)
