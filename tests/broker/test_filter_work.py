@@ -4,6 +4,7 @@ do not wait for it."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,8 @@ from tests.pace import processor_time_within
 
 #: More than 1 500 parts: a read looks at 13 messages.
 HEAVY = " OR ".join(f"p{number} = 1" for number in range(500))
+#: More words than the loop parses at once.
+LONG = " OR ".join(f"p{number} = 1" for number in range(100))
 BAD = {
     "deep": "a=" * 400 + "a",
     "long": "number=1 OR " * (MAX_CHARS // 12 - 1) + "number=1",
@@ -80,6 +83,55 @@ async def test_what_is_wrong_is_found_once(tmp_path: Path, monkeypatch: pytest.M
         assert len(remarks) == len(parsed) == 1
 
 
+async def pulled_when_parsed(client: BrokerClient, text: str, offset: int = 0) -> Any:
+    """The answer to a pull with an expression that may be parsed beside the loop first."""
+    async with asyncio.timeout(60):
+        while True:
+            head, records = await client.pull(offset, subscription=text, **SQL)
+            if head.code != 2 or "is being parsed" not in (head.remark or ""):
+                return head, records
+            await asyncio.sleep(0.01)
+
+
+async def test_a_long_expression_is_parsed_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[bool] = []
+
+    def noted(text: str) -> SqlFilter:
+        places.append(threading.current_thread() is threading.main_thread())
+        return SqlFilter(text)
+
+    monkeypatch.setattr(filtering, "SqlFilter", noted)
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 3)
+        head, _ = await client.pull(subscription=LONG, **SQL)
+        assert (head.code, "is being parsed" in head.remark) == (2, True)
+        assert (await pulled_when_parsed(client, LONG))[0].code == 20
+        assert places == [False]
+        # A check waits, so that a consumer does not fail to start. What is wrong is remembered too.
+        other = await running.connect()
+        assert (await check(other, LONG.replace("p", "q"))).code == 0
+        third = await running.connect()
+        assert [(await check(third, LONG + " OR")).code for _ in range(3)] == [23] * 3
+        assert places == [False] * 3
+        # Another connection is served on the loop, as always.
+        assert (await (await running.connect()).pull(subscription="number = 1", **SQL))[0].code == 0
+        assert places == [False] * 3 + [True]
+
+
+async def test_the_filter_of_a_heartbeat_is_registered_by_the_first_pull(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as running:
+        client = await running.connect()
+        await fill(client, 3)
+        await subscribe(client, (LONG + " OR number = 2", 7))
+        async with asyncio.timeout(60):
+            while (head := (await client.pull(sysFlag="0", subVersion="7"))[0]).code == 2:
+                await asyncio.sleep(0.01)
+        assert head.code == 0
+
+
 async def test_many_new_expressions_wait_and_known_ones_do_not(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running:
         greedy, client = await running.connect(), await running.connect()
@@ -88,7 +140,7 @@ async def test_many_new_expressions_wait_and_known_ones_do_not(tmp_path: Path) -
         codes = []
         for number in range(8):
             text = HEAVY.replace("p", f"q{number}x")
-            codes.append((await greedy.pull(subscription=text, **SQL))[0].code)
+            codes.append((await pulled_when_parsed(greedy, text))[0].code)
         assert codes[0] == 20
         assert set(codes[1:]) == {2}
         assert (await check(greedy, "number = 77")).code in (0, 2)
@@ -111,7 +163,7 @@ async def test_much_work_is_done_in_parts_and_nothing_is_lost(tmp_path: Path) ->
         wanted = HEAVY + " OR number = 70 OR number = 99"
         offset, seen, reads = 0, [], 0
         while offset < 100:
-            head, records = await client.pull(offset, subscription=wanted, **SQL)
+            head, records = await pulled_when_parsed(client, wanted, offset)
             assert head.code == (0 if records else 20)
             assert offset < int(head.ext["nextBeginOffset"]) <= offset + 13
             offset, reads = int(head.ext["nextBeginOffset"]), reads + 1
@@ -126,7 +178,7 @@ async def test_messages_from_the_device_are_looked_at_in_parts_too(tmp_path: Pat
         await fill(client, 40)
         offset, seen = 0, []
         while offset < 40:
-            head, records = await client.pull(offset, subscription=f"{HEAVY} OR number = 39", **SQL)
+            head, records = await pulled_when_parsed(client, f"{HEAVY} OR number = 39", offset)
             assert head.code in (0, 20)
             assert offset < int(head.ext["nextBeginOffset"]) <= offset + 13
             offset = int(head.ext["nextBeginOffset"])
@@ -140,9 +192,10 @@ async def test_a_held_pull_looks_on_in_parts(
     async with running_broker(tmp_path) as running:
         client, puller = await running.connect(), await running.connect()
         await fill(client, 1)
+        text = f"{HEAVY} OR number = 60"
+        assert (await check(client, text)).code == 0
         wanted = pull_fields(
-            1, subscription=f"{HEAVY} OR number = 60", sysFlag="6",
-            suspendTimeoutMillis="20000", **SQL,
+            1, subscription=text, sysFlag="6", suspendTimeoutMillis="20000", **SQL
         )  # fmt: skip
         puller.post(PULL, **wanted)
         async with asyncio.timeout(60):
@@ -176,7 +229,7 @@ async def test_what_is_remembered_of_filters_is_bounded(
         await fill(client, 1)
         for number in range(60):
             text = f"number = 7 OR {HEAVY.replace('p', f'p{number}x')}"
-            assert (await client.pull(subscription=text[:30_000], **SQL))[0].code in (20, 23)
+            assert (await pulled_when_parsed(client, text[:30_000]))[0].code in (20, 23)
             text = "||".join(f"tag{number}x{each}" for each in range(1_000))
             assert (await client.pull(subscription=text))[0].code == 20
         assert filters._known_bytes <= 400_000

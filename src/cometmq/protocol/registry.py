@@ -94,7 +94,7 @@ _BROKER: Final = (
     CodeSpec(Code.VIEW_MESSAGE_BY_ID, h.ViewMessage, lane=Lane.TASK),
     CodeSpec(Code.HEART_BEAT, h.NoFields, urgent=True, max_body_bytes=CLIENT_BODY_MAX_BYTES),
     CodeSpec(Code.UNREGISTER_CLIENT, h.UnregisterClient, urgent=True),
-    CodeSpec(Code.CHECK_CLIENT_CONFIG, h.NoFields, max_body_bytes=_ANY),
+    CodeSpec(Code.CHECK_CLIENT_CONFIG, h.NoFields, lane=Lane.TASK, max_body_bytes=_ANY),
     CodeSpec(Code.CONSUMER_SEND_MSG_BACK, h.ConsumerSendMsgBack, lane=Lane.TASK, urgent=True),
     CodeSpec(Code.END_TRANSACTION, h.EndTransaction, urgent=True),
     CodeSpec(Code.GET_CONSUMER_LIST_BY_GROUP, h.ConsumerGroup, urgent=True),

@@ -284,8 +284,9 @@ class FilterTable:
         expression = wanted.sub_string
         if expression in self._readable:
             return True
-        if not self._new_texts.take(expression, self._clock.monotonic_ms()):
-            return False
+        now_ms, texts = self._clock.monotonic_ms(), self._new_texts
+        if not (texts.take_on_loop(expression, now_ms) and texts.take(expression, now_ms)):
+            return False  # the first pull has it parsed, and registers it
         try:
             parse(expression)
         except BadFilter as error:

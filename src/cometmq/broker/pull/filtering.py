@@ -1,13 +1,17 @@
 """Filters of pulls: tag codes or a SQL92 expression, from the pull itself or from a heartbeat.
 
 Expressions are parsed once and cached, including invalid ones. newtexts.py limits the parsing of
-new ones. Tags are filtered by their codes in the queue entries, and once more by their texts in the
-client. SQL92 is filtered only here, on the stored records (upstream: PullMessageProcessor.java,
+new ones. A long one is parsed in a thread, which leaves the interpreter to the event loop after 5
+ms at the latest. Meanwhile its pulls are refused, and the check of a client waits.
+
+Tags are filtered by their codes in the queue entries, and once more by their texts in the client.
+SQL92 is filtered only here, on the stored records (upstream: PullMessageProcessor.java,
 ClientManageProcessor.checkClientConfig).
 """
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,6 +89,10 @@ class Filters:
         #: Filters by kind (SQL92 or not) and text; for an invalid text, its error.
         self._known: dict[tuple[bool, str], PullFilter | BadRequest] = {}
         self._known_bytes = self._live_bytes = 0
+        self._tasks = context.tasks
+        #: Expressions that a thread parses or is to parse, one after the other.
+        self._apart: dict[str, asyncio.Task[None]] = {}
+        self._parsing = asyncio.Lock()
 
     @property
     def has_room(self) -> bool:
@@ -103,7 +111,7 @@ class Filters:
         """Return the handlers by request code."""
         return {RequestCode.CHECK_CLIENT_CONFIG: self.check_client}
 
-    def check_client(self, peer: Peer, request: Request[Any]) -> Reply:
+    async def check_client(self, peer: Peer, request: Request[Any]) -> Reply:
         """Check the subscription of a client that is about to start. Raises BadRequest if this
         broker cannot filter by it."""
         if len(request.body) > MAX_CHECK_BYTES:
@@ -116,15 +124,23 @@ class Filters:
             request.body, ClientConfigCheck, dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES
         )
         subscription = body.subscription_data
-        self._read(subscription.expression_type, subscription.sub_string, peer)
+        kind, text = subscription.expression_type, subscription.sub_string
+        try:
+            self._read(kind, text, peer)
+        except BadRequest:
+            task = self._apart.get(text or "")
+            if kind != SQL92 or task is None:
+                raise
+            await asyncio.wait([task])
+            self._read(kind, text, peer)
         return Reply()
 
     def wanted(self, header: PullMessage, peer: Peer | None) -> PullFilter:
         """Return the filter of a pull that ``peer`` sent.
 
         Without a peer, no new SQL92 expression is parsed. Raises BadRequest with code 23 if the
-        expression is invalid, 2 if it cannot be parsed now, 24 or 25 if the subscription is unknown
-        or outdated, and 27 or 28 if the stored filter is.
+        expression is invalid, 2 if it is not parsed yet, 24 or 25 if the subscription is unknown or
+        outdated, and 27 or 28 if the stored filter is.
         """
         if header.sys_flag & SUBSCRIPTION:
             return self._read(header.expression_type, header.subscription, peer)
@@ -199,6 +215,8 @@ class Filters:
             return found
         if is_sql:
             self._begin_to_parse(key[1], peer)
+            if len(key[1]) <= MAX_CHARS:
+                self._check_time(key[1])
         try:
             parsed = _parse(*key)
         except BadRequest as error:
@@ -212,12 +230,33 @@ class Filters:
     def _begin_to_parse(self, expression: str, peer: Peer | None) -> None:
         """Raise BadRequest (SYSTEM_BUSY) if a new expression may not be parsed now."""
         now_ms = self._clock.monotonic_ms()
+        if expression in self._apart:
+            raise _being_parsed()
         if peer is not None and self._new_texts.take(expression, now_ms, peer):
             return
         problem = "a new filter expression is not parsed now, there are too many of them"
         if peer is not None:
             peer.limits.hit(Limit.NEW_FILTERS, peer.address, problem)
         raise BadRequest(ResponseCode.SYSTEM_BUSY, f"[OVERLOAD]{problem}: try again later")
+
+    def _check_time(self, expression: str) -> None:
+        """Have a thread parse an expression that takes too long for the event loop; then raise
+        BadRequest (SYSTEM_BUSY)."""
+        if self._new_texts.take_on_loop(expression, self._clock.monotonic_ms()):
+            return
+        task = self._tasks.spawn(self._parse_apart(expression), name="parse a filter expression")
+        self._apart[expression] = task
+        task.add_done_callback(lambda _: self._apart.pop(expression))
+        raise _being_parsed()
+
+    async def _parse_apart(self, expression: str) -> None:
+        parsed: PullFilter | BadRequest
+        async with self._parsing:
+            try:
+                parsed = await asyncio.to_thread(_parse, True, expression)
+            except BadRequest as error:
+                parsed = BadRequest(error.code, error.remark)
+        self._remember((True, expression), parsed)
 
     def _remember(self, key: tuple[bool, str], wanted: PullFilter | BadRequest) -> None:
         if isinstance(wanted, PullFilter) and wanted.sql is not None:
@@ -234,6 +273,13 @@ class Filters:
     def _forget(self, size_bytes: int) -> None:
         """Subtract the size of a filter that was garbage collected."""
         self._live_bytes -= size_bytes
+
+
+def _being_parsed() -> BadRequest:
+    return BadRequest(
+        ResponseCode.SYSTEM_BUSY,
+        "[OVERLOAD]a long filter expression is being parsed: try again in a second",
+    )
 
 
 def _size_of(found: PullFilter | BadRequest) -> int:

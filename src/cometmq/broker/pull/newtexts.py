@@ -1,8 +1,9 @@
 """Limits on parsing filter expressions that the broker has not parsed yet.
 
-An expression is parsed on the event loop, once, and nobody else is served meanwhile. So the words
-of new ones are counted, for each connection and for all of them. What is over the limit is parsed
-later: its client asks again.
+An expression is parsed once, and takes up to some microseconds a word. So the words of new ones are
+counted, for each connection and for all of them. What is over the limit is parsed later: its client
+asks again. Few words at a time are parsed on the event loop, where nobody else is served meanwhile;
+the others in a thread (filtering.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ SENDER_PER_SECOND: Final = 5_120
 #: Words of all connections, heartbeats included.
 ALL_AT_ONCE: Final = 2 * MAX_WORDS
 ALL_PER_SECOND: Final = 20_480
+#: Words of all connections that the loop parses at once: 2 to 3 ms.
+LOOP_AT_ONCE: Final = 256
 
 
 class NewTexts:
@@ -26,6 +29,7 @@ class NewTexts:
 
     def __init__(self, now_ms: int) -> None:
         self._all = Allowance(ALL_AT_ONCE, ALL_PER_SECOND, now_ms)
+        self._loop = Allowance(LOOP_AT_ONCE, ALL_PER_SECOND, now_ms)
         self._of_senders: WeakKeyDictionary[object, Allowance] = WeakKeyDictionary()
 
     def take(self, expression: str, now_ms: int, sender: object | None = None) -> bool:
@@ -46,3 +50,8 @@ class NewTexts:
         if own is not None:
             own.take(words, now_ms)
         return True
+
+    def take_on_loop(self, expression: str, now_ms: int) -> bool:
+        """Count the words of an expression if the event loop may parse it at ``now_ms``; return
+        whether it may."""
+        return self._loop.take(parsing_words(expression), now_ms)
