@@ -37,7 +37,6 @@ from tests.net.serving import RawClient, Served, serving, tls_settings, until, u
 
 BEAT = RequestCode.HEART_BEAT
 #: Its body may have any size.
-CHECK = RequestCode.CHECK_CLIENT_CONFIG
 SLOW = RequestCode.UPDATE_BROKER_CONFIG
 INFO = RequestCode.GET_BROKER_RUNTIME_INFO
 MAX = RequestCode.GET_MAX_OFFSET
@@ -58,7 +57,7 @@ class Waiting:
         self.held: list[tuple[Peer, Request[Any]]] = []
 
     def handlers(self) -> dict[int, Handler]:
-        return {SLOW: self.slow, BEAT: self.hold, CHECK: self.hold, MAX: self.hold}
+        return {SLOW: self.slow, BEAT: self.hold, MAX: self.hold}
 
     async def slow(self, peer: Peer, request: Request[Any]) -> Reply | None:
         await self.go.wait()
@@ -90,27 +89,29 @@ async def bounded(
     await until(lambda: budget.held_bytes == 0)
 
 
-@pytest.mark.parametrize("code", [SLOW, CHECK], ids=["task", "held by its handler"])
+@pytest.mark.parametrize(
+    ("code", "size_bytes"), [(SLOW, MIB), (BEAT, MIB // 4)], ids=["task", "held by its handler"]
+)
 async def test_one_connection_is_not_read_while_its_requests_wait(
-    code: int,
+    code: int, size_bytes: int
 ) -> None:
     waiting = Waiting()
     async with bounded(waiting.handlers(), 16 * MIB) as (served, budget):
         client = await served.connect()
-        body = bytes(MIB)
-        for opaque in range(64):
+        body, count = bytes(size_bytes), 64 * MIB // size_bytes
+        for opaque in range(count):
             post(client, code, body, opaque)
         client.writer.transport.set_write_buffer_limits(0)
         await until(lambda: budget.held_bytes > budget.peer_bytes)
         await until_still(lambda: budget.held_bytes)
         assert budget.held_bytes <= budget.peer_bytes + 2 * MIB
         (peer,) = served.server.peers
-        assert peer.running_tasks + len(waiting.held) <= budget.peer_bytes // MIB + 1
-        answered = asyncio.create_task(all_answers(client, 64))
+        assert peer.running_tasks + len(waiting.held) <= budget.peer_bytes // size_bytes + 1
+        answered = asyncio.create_task(all_answers(client, count))
         while not answered.done():
             waiting.answer_all()
             await asyncio.sleep(0.001)
-        assert await answered == set(range(64))  # none was lost
+        assert await answered == set(range(count))  # none was lost
         await until(lambda: budget.held_bytes == 0)
 
 

@@ -267,7 +267,7 @@ async def test_heartbeats_bring_so_many_new_words_at_a_time(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
     def long(number: int) -> str:
-        return " OR ".join(f"a{number} = {each}" for each in range(500))
+        return " OR ".join(f"a{number} = {each}" for each in range(30))
 
     many = [wanting(long(number), group=f"g{number}") for number in range(5)]
     async with open_filters(tmp_path, clock) as table:
@@ -281,6 +281,11 @@ async def test_heartbeats_bring_so_many_new_words_at_a_time(
         clock.advance(1_000)
         table.subscribed(many[3])
         assert table.get("t0", "g3") is not None
+        # One that takes longer than the loop has is registered by the first pull.
+        clock.advance(1_000)
+        longer = wanting(" OR ".join(f"b = {each}" for each in range(70)), group="longer")
+        table.subscribed(longer)
+        assert table.get("t0", "longer") is None
 
 
 async def test_the_table_is_bounded_and_the_dead_make_room(
