@@ -1,5 +1,8 @@
 """The page of numbers is whole without a cluster, and shows what is in the report."""
 
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from cometmq.spark.jobs.stats import skews
 from cometmq.spark.jobs.statsreport import GroupLag, HotKey, Measured, StatsReport, page, span
 
+SVG = "{http://www.w3.org/2000/svg}"
 SPREAD = {"p50": 3, "p95": 40, "p99": 900, "max": 60_000}
 
 
@@ -63,6 +67,26 @@ def test_every_tag_is_closed_and_names_are_text() -> None:
     assert "&lt;b&gt;A-17" in made
     assert "and 10 more" in made
     assert "1 min 30 s" in made
+
+
+def test_charts_have_a_mark_for_each_number() -> None:
+    made = page(report(2), 0)
+    drawings = [ElementTree.fromstring(each) for each in re.findall(r"<svg.*?</svg>", made, re.S)]
+    rates, lags, *_ = drawings
+    assert [line.attrib["class"] for line in rates.iter(f"{SVG}polyline")] == ["line s0", "line s1"]
+    assert [len(line.attrib["points"].split()) for line in rates.iter(f"{SVG}polyline")] == [3, 3]
+    titles = [next(iter(bar)).text for bar in lags.iter(f"{SVG}rect")]
+    assert titles[:2] == ["t0 max: 6e+04 ms", "t0 p99: 900 ms"]
+    assert "Logarithmic scale" in made
+    assert '<td class="n">100</td>' in made
+    assert "<td>t1 broker-a/0</td>" not in made
+    assert "<td>t1</td>" in made
+
+
+def test_a_single_moment_is_a_dot() -> None:
+    made = page(replace(report(1), rates={"<script>": {0: 60}}), 0)
+    assert re.search(r'<circle class="dot s0".*?><title>&lt;script&gt;: at most 1.0', made)
+    assert "<script" not in made
 
 
 def test_parts_without_numbers_are_left_out() -> None:

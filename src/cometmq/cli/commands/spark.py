@@ -158,7 +158,7 @@ def what_is_missing() -> str:
     """Return what this machine lacks for Spark and how to install it; empty if nothing is
     missing.
     """
-    absent = [name for name in ("pyspark", "pyarrow", "numpy") if find_spec(name) is None]
+    absent = [name for name in ("pyspark", "pyarrow", "numpy", "jinja2") if find_spec(name) is None]
     if absent:
         return f"{', '.join(absent)} not installed: pip install 'cometmq[spark]'"
     java = Path(os.environ.get("JAVA_HOME", ""), "bin", "java")
