@@ -65,6 +65,26 @@ class Used(PosixFiles):
         return DiskSpace(100, used, 100 - used)
 
 
+async def test_a_device_of_the_log_that_is_gone(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    config = replace(SMALL_STORE, store_path_commit_log=f"{first},{second}")
+    async with open_parts(tmp_path / "s", store_config=config) as parts:
+        for path in (second, first):
+            path.rename(tmp_path / "away")
+            found = await state(parts)
+            assert found[f"commitLogDiskRatio_{path}"] == "1.0"
+            assert 0 < float(found["commitLogDiskRatio"]) < 1
+            # Retention looks after the other one.
+            await parts.store.maintenance.expiry.check()
+            (tmp_path / "away").rename(path)
+        for path in (first, second):
+            path.rename(tmp_path / f"away-{path.name}")
+        with pytest.raises(FileNotFoundError):
+            await parts.store.maintenance.expiry.check()
+        for path in (first, second):
+            (tmp_path / f"away-{path.name}").rename(path)
+
+
 async def test_the_least_used_of_several_devices_counts(tmp_path: Path) -> None:
     first, second = str(tmp_path / "a"), str(tmp_path / "b")
     config = replace(SMALL_STORE, store_path_commit_log=f"{second},{first}")

@@ -18,7 +18,7 @@ from cometmq.protocol.bodies import BrokerStatsData, BrokerStatsItem, KvTable
 from cometmq.protocol.codes import OUR_VERSION, RequestCode, ResponseCode, version_name
 from cometmq.protocol.fastjson import encode_json
 from cometmq.protocol.frame import Reply
-from cometmq.store.files import least_used
+from cometmq.store.files import DiskSpace, least_used
 
 if TYPE_CHECKING:
     from cometmq.broker.context import BrokerContext
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cometmq.net.router import Handler
     from cometmq.protocol.frame import Request
     from cometmq.protocol.headers import ViewBrokerStatsData
-    from cometmq.store.files import DiskSpace
     from cometmq.store.messagestore import MessageStore
 
 log = logging.getLogger(__name__)
@@ -80,8 +79,16 @@ class Disks:
 
 
 async def measure_disks(store: MessageStore) -> Disks:
-    """Measure the devices in a thread, because a network file system may be slow."""
-    config, measure = store.config, store.files.disk_space
+    """Measure the devices in a thread, because a network file system may be slow. One that is gone
+    counts as full and has no bytes."""
+    config = store.config
+
+    def measure(path: str) -> DiskSpace:
+        try:
+            return store.files.disk_space(path)
+        except OSError:
+            return DiskSpace(0, 0, 0)
+
     return Disks(
         {path: await asyncio.to_thread(measure, path) for path in config.writable_log_directories},
         await asyncio.to_thread(measure, config.store_path_root_dir),

@@ -156,8 +156,19 @@ class LogDirectories:
         return self.writable[number % len(self.writable)]
 
     def space(self) -> DiskSpace:
-        """Return the space of the least used device that gets new files. Raises OSError."""
-        return least_used(map(self._files.disk_space, self.writable))
+        """Return the space of the least used device that gets new files.
+
+        One that is gone is left out, so that the others are looked after. Raises OSError if all
+        are.
+        """
+        found: list[DiskSpace] = []
+        for path in self.writable:
+            try:
+                found.append(self._files.disk_space(path))
+            except OSError:
+                if not found and path == self.writable[-1]:
+                    raise
+        return least_used(found)
 
     def free_bytes(self) -> int:
         """Return the free space of the device that has most of it. Raises OSError."""
