@@ -42,7 +42,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     cluster = JavaCluster(fetch_jars(), tmp_path_factory.mktemp("java"))
     cluster.namesrv_server.start()
     yield cluster.namesrv
-    cluster.namesrv_server.stop()
+    cluster.kill()
 
 
 @pytest.fixture
