@@ -49,6 +49,10 @@ def test_offsets() -> None:
     assert found.of("t", 0) == RequestedRange(start=15, stop=10)
     assert found.of("t", 1) == RequestedRange(start=21, stop=21)
     assert requested(AtOffsets({at(0): 0}, Edge.EARLIEST)).of("t", 0) == RequestedRange(start=0)
+    # Tasks carry the ranges, so a queue without one of its own is not among them.
+    named = requested(AtOffsets({at(0): 15}, Edge.EARLIEST))
+    assert named.by_queue == {("t", 0): RequestedRange(start=15)}
+    assert requested(Edge.EARLIEST).are_open
     assert requested(AtOffsets({at(0): -1}, Edge.EARLIEST)).of("t", 0) == RequestedRange(start=20)
 
 
