@@ -134,16 +134,25 @@ def read_positions(files: Files, root: str) -> Positions | None:
 
     There are none if both files are missing or invalid, or if another broker has written since.
     """
-    both = _read(files, progress_path(root)), _read(files, positions_path(root))
-    found = max(filter(None, both), key=lambda each: each.number, default=None)
+    found = _newest(files, root)
     if found is None or read_checkpoint(files, root) not in (found.checkpoint, found.previous):
         return None
     return msgspec.structs.replace(found, crc=0)
 
 
-def has_positions(files: Files, root: str) -> bool:
-    """Return whether there are positions, trusted or not."""
-    return any(files.exists(path) for path in (progress_path(root), positions_path(root)))
+def _newest(files: Files, root: str) -> Positions | None:
+    both = _read(files, progress_path(root)), _read(files, positions_path(root))
+    return max(filter(None, both), key=lambda each: each.number, default=None)
+
+
+def are_outdated(files: Files, root: str) -> bool:
+    """Return whether another broker has certainly written since there were positions."""
+    found, checkpoint = _newest(files, root), read_checkpoint(files, root)
+    return (
+        found is not None
+        and checkpoint not in (found.checkpoint, found.previous)
+        and checkpoint.log_ms > 0  # a power cut may have taken the file's contents
+    )
 
 
 def forget_positions(files: Files, root: str) -> None:

@@ -17,8 +17,8 @@ from cometmq.core.errors import StoreCorrupt, StoreFull, StoreLocked
 from cometmq.store.checkpoint import (
     Positions,
     abort_path,
+    are_outdated,
     forget_positions,
-    has_positions,
     lock_path,
     read_checkpoint,
     read_positions,
@@ -335,7 +335,7 @@ class _Opening:
         #: Another broker wrote last, which notes no directories. Without positions a noted store
         #: may also be ours, if a power cut came before any were durable.
         self._is_of_another_broker = positions is None and (
-            not places.is_noted or has_positions(files, root)
+            not places.is_noted or are_outdated(files, root)
         )
 
     def open(self, progress: Progress) -> MessageStore:
