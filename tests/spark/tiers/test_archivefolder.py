@@ -74,5 +74,5 @@ def test_a_file_that_is_gone_or_cannot_be_read_is_named(archived: tuple[Path, st
     with pytest.raises(StoreUnreadable if "://" in name else pa.ArrowInvalid), opened(name):
         pass
     path.unlink()
-    with pytest.raises(ArchiveFileGone, match=r"1\.parquet is gone"), opened(name):
+    with pytest.raises(ArchiveFileGone, match=r"1\.parquet is not there"), opened(name):
         pass
