@@ -273,7 +273,7 @@ def punch(pool: QueueFiles, directory: str, start: int, stop: int, hole: bytes) 
 
 
 def _first_from(pool: QueueFiles, directory: str, low: int, high: int, physical: int) -> int:
-    """Return the first queue offset from ``low`` to ``high`` for a record at or after ``physical``."""
+    """Return the first queue offset in a range whose record is at or after ``physical``."""
     while low < high:
         middle = (low + high) // 2
         found = middle
