@@ -293,8 +293,10 @@ class Dispatcher:
         self.problem = error
 
     def resume(self, queue: ConsumeQueue, since: Mark) -> None:
-        """Add a queue that recovery restored from the journal; its files may lack entries since
-        the mark ``since``."""
+        """Add a dirty queue that was restored from the journal.
+
+        Its files may lack entries for records since ``since``.
+        """
         queue.is_dirty = True
         self.grown[queue] = None
         self._dirty.append(queue)

@@ -212,7 +212,7 @@ class IndexFile:
         self._has_stale = False
 
     def _without_torn(self, end: int, below: int) -> int:
-        """Return the end without torn entries, by which the binary search may be misled.
+        """Return the end of the valid entries; torn ones may have misled the search for ``end``.
 
         See ``ConsumeQueue._without_torn``.
         """
@@ -280,8 +280,8 @@ class IndexFile:
     def rewrite_failed(self) -> Iterator[None]:
         """Write the file again if its last sync failed, in steps of 0.1 ms.
 
-        Call it before :meth:`sync`, on the event loop, where entries are added. In a thread, it
-        could overwrite entries that are added between its read and its write. Raises OSError.
+        Call it before :meth:`sync`, on the event loop, which adds entries. In a thread, it could
+        overwrite entries that are added between its read and its write. Raises OSError.
         """
         if self._failed:
             yield from rewrite_in_place(self._files, self._handle)

@@ -124,10 +124,7 @@ class Flusher:
         self.threaded_count = 0
 
     def watch(self, watched: Callable[[str, Callable[[int], None]], Callable[[int], None]]) -> None:
-        """Wrap ``on_synced`` with ``watched``, which reports long turns of the event loop.
-
-        (net/eventloop.py)
-        """
+        """Wrap ``on_synced`` with ``watched``, which reports long turns (net/eventloop.py)."""
         self._on_synced = watched("synced", self._on_synced)
 
     def sync(self, messages: int) -> None:

@@ -417,8 +417,7 @@ class Segments:
         return self.files[number] if 0 <= number < len(self.files) else None
 
     def free_bytes(self) -> int:
-        """Return the free bytes of the file system; with several directories, of the one that has
-        most."""
+        """Return the free bytes of the file system, or of the best one of several directories."""
         return self.places.free_bytes()
 
     def create_file(self, base: int) -> LogFile:
@@ -479,9 +478,9 @@ class Segments:
             self.places.remove(file.path)
 
     def check_changeable(self, start: int) -> None:
-        """Raise SettingsError if a read-only directory has log bytes from ``start`` on.
+        """Raise SettingsError if a read-only directory has the file of ``start``, or later data.
 
-        Call it before anything is written or cut there: the log cannot end at ``start`` then.
+        Then the log cannot end at ``start``. Call it before anything is written or cut there.
         """
         if not self.places.read_only:
             return

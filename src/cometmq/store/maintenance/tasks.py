@@ -54,7 +54,7 @@ class MaintenanceTasks:
     All queue and index entries for records before the log offset ``synced`` are on the device.
     ``shrunk`` makes the next start bring consumer offsets into the bounds of their queues.
     ``read_sums`` reads full log files to be sealed. A round writes at least ``queues_a_round``
-    queues, if so many are dirty.
+    queues, unless fewer are dirty.
     """
 
     __slots__ = (

@@ -254,7 +254,7 @@ class ConsumeQueue(QueueState):
         return self.min_offset, 0, 0
 
     def _without_torn(self, first: int, end: int, below: int) -> int:
-        """Return the end without torn entries, by which the binary search may be misled.
+        """Return the end of the valid entries; torn ones may have misled the search for ``end``.
 
         After the synced entries, a power cut leaves a mix of written and unwritten sectors, and an
         entry across the border of two sectors may look like an older one. An end is accepted only

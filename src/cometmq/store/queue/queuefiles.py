@@ -217,7 +217,7 @@ class QueueFiles:
         try:
             self._files.resize(handle, self.file_bytes)
         except OSError:
-            # Java brokers refuse a file of another length.
+            # Leave no file of another length: it would be used later, and Java brokers refuse it.
             self._files.close(handle)
             with suppress(OSError):
                 self._files.unlink(path)
@@ -259,7 +259,8 @@ class QueueFiles:
     def _check_there(self, path: str) -> None:
         if self._files.exists(path):
             return
-        # A new file would have zeros for the earlier entries, so their messages would be lost.
+        # A new file would have zeros for the earlier entries: consumers would not get their
+        # messages.
         if path not in self.lost:
             self.lost.add(path)
             logger.error("queue_file_lost path=%s", path)
