@@ -60,7 +60,7 @@ class DiskSpace:
 
 
 def least_used(spaces: Iterable[DiskSpace]) -> DiskSpace:
-    """Return the space of the least used one of some devices."""
+    """Return the space of the least used device."""
     return min(spaces, key=lambda space: space.used_ratio)
 
 

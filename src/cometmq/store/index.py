@@ -65,6 +65,7 @@ _REBUILD_ROWS = 1 << 18
 _CLEARED_BYTES = 1 << 16
 _LOAD_SLOTS = 4_096
 _WRITE_SLOTS = 1 << 15
+#: Number of entries before an end that must all be valid, see :meth:`IndexFile._without_torn`.
 _RUN_ENTRIES = 64
 
 

@@ -545,7 +545,8 @@ class MessageStore:
     async def fetch_at(self, physical_offset: int) -> memoryview | None:
         """Return the bytes of the record that begins at a physical offset; None if there is none.
 
-        The offset may come from an untrusted client, so the record is fully checked.
+        Only the magic number and the stated offset are checked. If the offset comes from a client,
+        the bytes may be part of a body: decode them with care.
         """
         return await record_at(self.reads, physical_offset, self.dispatcher.position)
 

@@ -145,10 +145,11 @@ class Damage:
 class RecoveryReport:
     """The result of a start.
 
-    ``damages`` are the places of the log that were skipped. ``cut`` is the offset from which
-    durable bytes were given up, -1 if none were. ``remade`` are the queues that were rebuilt,
-    ``kept`` the paths that were set aside. ``shrunk`` says that queues may end before the offsets
-    of their consumers.
+    ``start`` and ``end`` are the bounds of the log that was read; ``torn`` says that bytes after
+    ``end`` were no record. ``damages`` are the damaged places of the log. ``cut`` is the offset
+    from which durable bytes were given up, -1 if none were. ``remade`` are the queues that were
+    rebuilt, ``kept`` the paths that were set aside. ``shrunk`` says that queues may end before the
+    offsets of their consumers.
     """
 
     crashed: bool

@@ -15,7 +15,7 @@ there for a log file. Each seal is one file, named like its log file, big-endian
     32         8       creation time, ms
     40         8       number of records
     48         8       store time of the oldest record, ms
-    56         8       store time of the youngest record, ms
+    56         8       store time of the newest record, ms
     64         8       number of queue entries that the records have
     72         8       digest of these entries (tools/sums.py)
     80         8       number of index entries that the records have

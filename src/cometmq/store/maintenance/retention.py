@@ -172,8 +172,8 @@ class Expiry:
     def _ages(self) -> list[LogAge]:
         """Return the ages of the oldest droppable log files, by their modification times.
 
-        There may be tens of thousands of files, so only as many are examined as one round drops. A
-        modification time in the future, written when the clock was ahead, does not count as one.
+        There may be tens of thousands of files, so only as many are examined as one round drops.
+        Files with a modification time in the future (the clock was ahead) come in addition.
         """
         parts = self._parts
         # Later records are kept: recovery may need them for entries that are not on the device yet.

@@ -1,4 +1,4 @@
-"""Bit maps: which groups' SQL92 filters match a message. They are part of extension units.
+"""Bit maps: which groups' SQL92 filters match a message; part of extension units (extensions.py).
 
 Each group with a filter on a topic has a few positions in the bit map, as in a Bloom filter: groups
 may share positions. They are set if the group's filter matches the message (upstream:

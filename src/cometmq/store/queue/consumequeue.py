@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 #: A position of the log, and the store time of the last record before it, ms.
 Mark: TypeAlias = tuple[int, int]
 
+#: Entries of a file that a search for the end reads first, and entries before an end that must all
+#: be valid.
 _HEAD_ENTRIES = 200
 _RUN_ENTRIES = 64
 _HOLES_A_READ = 4096

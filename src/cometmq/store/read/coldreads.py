@@ -500,7 +500,7 @@ _GROWS_NS: Final = 20_000_000
 _SAVED_NS: Final = 1_000_000
 #: Interval at which waiting pulls are tried.
 _TICK_MS: Final = 1
-#: Further pulls do not wait.
+#: Maximum number of waiting pulls; further ones are served at once.
 MAX_WAITING: Final = 10_000
 
 

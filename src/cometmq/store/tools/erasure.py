@@ -316,7 +316,7 @@ def survey(
                 file.path, gap.start, f"{gap.stop - gap.start} bytes are not a record",
                 next_offset=gap.stop, ways_out=("repair the store: cometmq store repair",),
             )  # fmt: skip
-            # Bytes after the last record of the log may be there: a crash left them.
+            # A gap after the last record of the log is no damage: a crash may leave one.
             if not gap.open:
                 raise problem
         found = _residue(files, file, walk.end + (BLANK_BYTES if walk.closed else 0))

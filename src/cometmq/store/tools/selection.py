@@ -38,7 +38,7 @@ _MARK: Final = f"{ERASED}\x01".encode()
 
 
 class Mentions(StrEnum):
-    """The handling of records that contain the text of a key without having the key.
+    """The handling of records that contain the text of a key but have another one.
 
     Message traces are an example.
     """
