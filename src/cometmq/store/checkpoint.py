@@ -9,9 +9,10 @@
 ``abort`` exists while a broker runs and after a crash. ``lock`` is locked while a broker runs.
 
 ``cometmq-positions.json`` and ``cometmq-progress.json`` are CometMQ's own files; Java brokers
-ignore them. The first is durable before anything relies on it. The second is written much more
-often and never synced, so a power cut may leave an older or no second file, but the first stays
-valid. Each write of the first removes the second. The newer one counts. Both hold:
+ignore them. The positions file is durable before anything relies on it. The progress file is
+written much more often and never synced: a power cut may leave an older one or none, but the
+positions file stays valid. Each write of the positions file removes the progress file. A start uses
+the one with the higher ``number``. Both hold:
 
     boot_id      boot id of the machine at the time of writing
     clean        everything below ``written`` is complete and nothing follows it
@@ -27,18 +28,18 @@ valid. Each write of the first removes the second. The newer one counts. Both ho
     checkpoint   the three times of the checkpoint file at the time of writing: if they differ, a
                  Java broker has run since and the positions are void
     index        names of the index files
-    entries      sum of the ends of all queues that have entries, for records before ``written``;
-                 -1 if unknown
+    entries      sum of the end offsets of all queues that have entries, for records before
+                 ``written``; -1 if unknown
     file_bytes   size of a log file
     rebuild      entries from this log offset on were being rebuilt at the time of writing; -1 if
                  none were
     shrunk       queues may end before the offsets of their consumers
     last_ms      store time of the last record; later records never get an earlier one
-    begins       topic, queue id and byte position of queues that begin with a later file although
-                 the log has the record of its first entry: the log was searched and has no
-                 earlier records of them
+    begins       topic, queue id and first byte position of queues without earlier files. The log
+                 still has the record of their first entry, which usually means that files are
+                 missing; but the log was searched and has no earlier records of these queues
     previous     times that the checkpoint file may still have: it is written after this file
-    number       counts the notes
+    number       grows by one with each write of either file
     crc          CRC-32 of this file's text with 0 in this place, because a flipped bit would
                  mislead a start
 """
@@ -146,7 +147,7 @@ def _newest(files: Files, root: str) -> Positions | None:
 
 
 def are_outdated(files: Files, root: str) -> bool:
-    """Return whether another broker has certainly written since there were positions."""
+    """Return whether another broker has certainly written to the store since the positions."""
     found, checkpoint = _newest(files, root), read_checkpoint(files, root)
     return (
         found is not None
@@ -203,7 +204,10 @@ def _encoded(positions: Positions) -> bytes:
 
 
 def _is_as_written(raw: bytes, crc: int) -> bool:
-    """Return whether a text has the checksum that it contains, whichever version wrote it."""
+    """Return whether a text matches the checksum ``crc`` that it contains.
+
+    The text is compared, not the decoded fields: another version may have written other fields.
+    """
     text, found, rest = raw.rpartition(b'"crc":')
     return rest == b"%d}" % crc and crc32(text + found + b"0}") == crc
 

@@ -39,8 +39,8 @@ class DamagePolicy(Enum):
 class StoreConfig:
     """The settings of a store.
 
-    All parts of a store share one object. An administrator may change the live fields at run time,
-    so each use must read them again. The others never change.
+    All parts of a store share one object. An administrator may change the fields marked ``live`` at
+    run time, so each use must read them again. The others never change.
     """
 
     store_path_root_dir: str = setting(
@@ -326,7 +326,7 @@ class StoreConfig:
 
     @property
     def commit_log_directories(self) -> tuple[str, ...]:
-        """All directories of the log files, as they are named."""
+        """All directories of the log files, as the settings name them."""
         if "," not in self.store_path_commit_log:
             one = self.store_path_commit_log or os.path.join(self.store_path_root_dir, "commitlog")
             return (one,)
@@ -335,9 +335,9 @@ class StoreConfig:
 
     @property
     def read_only_log_directories(self) -> tuple[str, ...]:
-        """Directories whose log files stay as they are, and that get no new ones.
+        """Directories whose log files are never written to, and that get no new ones.
 
-        As in RocketMQ, there are none unless the setting of the others has a comma.
+        As in RocketMQ, there are none unless ``storePathCommitLog`` has a comma.
         """
         if "," not in self.store_path_commit_log:
             return ()

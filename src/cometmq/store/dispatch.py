@@ -1,11 +1,12 @@
 """Dispatch: passes records of the log to consume queues, index and listeners.
 
-Live appends and recovery use the same path, and the same rows (store/queue/consumequeue.py).
+Live appends and recovery use the same path, and the same rows (queue/consumequeue.py). A *segment*
+is a group of consecutive records (``RecordGroup``), not a file of the log.
 
-Records are dispatched in the order of the log. The :class:`Backlog` holds turns that wait for the
-device and those with more records than one turn of the loop dispatches; later commits wait there
-after them. Senders need not wait for the dispatch: an answer promises what the flush policy says,
-not that every queue has its entry.
+Records are dispatched in the order of the log. The :class:`Backlog` holds committed segments that
+may not be dispatched yet: with SYNC_FLUSH until the device has them, and large commits until later
+turns of the loop. Later commits queue up behind them. Senders do not wait for the dispatch: an
+answer promises what the flush policy says, not that every queue has its entry.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Is called with the queues that have more messages; a queue may appear twice.
+#: A function called with the queues that got messages; a queue may appear twice.
 Listener: TypeAlias = Callable[[Sequence[ConsumeQueue]], None]
 
 #: Rows that are dispatched before the loop serves other events, about 1 ms.
 ROWS_PER_TURN = 1_024
-#: From this number of rows on, the dispatch is left to later turns of the loop.
+#: If this many rows wait after a commit, later turns of the loop dispatch all of them.
 MANY_ROWS = 16_384
+#: The delay of every level if the settings define no levels.
 _UNKNOWN_DELAY_MS = 1_000
-#: Upper ends of the ranges by which messages are counted that wait for their dispatch, in seconds.
+#: Upper bounds of the histogram of the time from commit to dispatch, in seconds.
 DELAY_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
@@ -58,8 +60,9 @@ class Dispatcher:
     """Appends rows to queues and index.
 
     ``position`` is the log offset up to which records were dispatched; ``messages`` and
-    ``size_bytes`` count them. ``problem`` is the error of the last failed write, None after a
-    success. Entries stay in memory after an error, and the next write tries again.
+    ``size_bytes`` count them; ``last_ms`` is the store time of the last one. ``problem`` is the
+    error of the last failed write, None after a success. Entries stay in memory after an error, and
+    the next write tries again. A queue is *dirty* while its files lack entries.
     """
 
     __slots__ = (
@@ -82,8 +85,8 @@ class Dispatcher:
         self._index = index
         self._pool = pool
         self.journal = journal
-        #: Queues whose files lack entries, longest wait first; ``_marks`` has the mark of each one:
-        #: the position since which its files lack entries.
+        #: Dirty queues, longest wait first; ``_marks`` has the position since which the files of
+        #: each one lack entries.
         self._dirty: deque[ConsumeQueue] = deque()
         self._marks: deque[Mark] = deque()
         self._mark: Mark = (0, 0)
@@ -104,7 +107,7 @@ class Dispatcher:
     def dispatch(self, segment: RecordGroup, end: int, now_ms: int) -> None:
         """Dispatch a segment that ends at the physical offset ``end``.
 
-        Segments must come in log order. ``now_ms`` names a new index file.
+        Segments must come in log order. A new index file is named after ``now_ms``.
         """
         if isinstance(segment, WriteBatch):
             grown, due = self._dispatch_batch(segment)
@@ -208,7 +211,10 @@ class Dispatcher:
             self._soil(queue)
 
     def _write(self, queue: ConsumeQueue) -> None:
-        """Write a queue that must not wait or has many entries in memory; keep its place."""
+        """Write a queue that must not wait or has many entries in memory.
+
+        It keeps its place among the dirty queues, whose marks must stay in order.
+        """
         try:
             queue.write()
         except OSError as error:
@@ -238,9 +244,9 @@ class Dispatcher:
     def write(self, now_ms: int, limit: int | None = None, before: int | None = None) -> bool:
         """Write the entries of the queues that wait longest, then index entries and journal.
 
-        Writes at most ``limit`` queues, and none whose files are complete up to ``before``. Returns
-        whether no such queue is left. After an error, entries stay in memory and ``problem`` is
-        set.
+        Writes at most ``limit`` queues, and none whose files are complete up to the log offset
+        ``before`` (default: ``position``). Returns True if all files are now complete up to there.
+        After an error, entries stay in memory and ``problem`` is set.
         """
         dirty = self._dirty
         bound = self.position if before is None else before
@@ -267,9 +273,9 @@ class Dispatcher:
         return True
 
     def write_gathered(self, now_ms: int) -> bool:
-        """Write index entries and the rows of the journal, which are not bound to single queues.
+        """Write the gathered index entries and the rows of the journal.
 
-        Returns whether that succeeded.
+        Returns whether both succeeded.
         """
         if not self.write_index(now_ms):
             return False
@@ -287,7 +293,10 @@ class Dispatcher:
         self.problem = error
 
     def resume(self, queue: ConsumeQueue, since: Mark) -> None:
-        """Take over a queue whose files may lack entries since a mark before all others."""
+        """Add a dirty queue that was restored from the journal.
+
+        Its files may lack entries for records since ``since``.
+        """
         queue.is_dirty = True
         self.grown[queue] = None
         self._dirty.append(queue)
@@ -305,12 +314,12 @@ class Dispatcher:
 
 
 class Backlog:
-    """The segments that wait for their dispatch.
+    """The segments that wait for their dispatch; ``messages`` counts their rows.
 
-    Until :meth:`start` segments are dispatched at once. ``call_soon`` runs a function in a later
-    turn of the loop; it is None while there are no later turns. ``delays`` counts messages by the
-    time from their commit to their dispatch, in seconds; what the commit itself dispatches counts
-    as 0 and reads no clock.
+    Until :meth:`start`, released segments are dispatched at once. ``call_soon`` runs a function in
+    a later turn of the loop; it is None while there are no later turns. ``delays`` counts messages
+    by the time from their commit to their dispatch, in seconds. A small commit that is dispatched
+    at once counts as 0 without reading the clock.
     """
 
     __slots__ = (
@@ -327,10 +336,12 @@ class Backlog:
     def __init__(self, dispatcher: Dispatcher, now_ns: Callable[[], int]) -> None:
         self._dispatcher = dispatcher
         self._now_ns = now_ns
-        #: The end of each segment, the segment, and when it was taken.
+        #: The physical end of each segment, the segment, and when it was taken (monotonic ns).
         self._waiting: deque[tuple[int, RecordGroup, int]] = deque()
         self.delays = Histogram(DELAY_BOUNDS_S)
+        #: Physical offset up to which segments are released.
         self._limit = 0
+        #: True while a later turn of the loop will go on with the dispatch.
         self._again = False
         self.call_soon: Callable[[Callable[[], None]], object] | None = None
         self.messages = 0
@@ -368,7 +379,10 @@ class Backlog:
                 self._put_off(now_ms)
 
     def release(self, limit: int, now_ms: int) -> None:
-        """Dispatch segments that end at or before ``limit``, as many as one turn may."""
+        """Release the segments that end at or before ``limit`` for dispatch.
+
+        Dispatches as many as one turn may; later turns go on with the rest.
+        """
         self._limit = max(limit, self._limit)
         if not self._again:
             self._dispatch(ROWS_PER_TURN if self.call_soon is not None else 1 << 62, now_ms)
@@ -387,7 +401,7 @@ class Backlog:
         return lost
 
     def close(self, now_ms: int) -> None:
-        """Dispatch all released segments at once: there are no later turns."""
+        """Dispatch all released segments at once, at the shutdown: there are no later turns."""
         self.call_soon = None
         self._again = False
         self.release(self._limit, now_ms)
@@ -448,7 +462,10 @@ def without_queues(segment: RecordGroup, gone: Set[ConsumeQueue]) -> RecordGroup
 
 
 def take_back(segment: RecordGroup) -> None:
-    """Make the queue offsets of a segment free again; neither it nor later ones were stored."""
+    """Make the queue offsets of a segment free again.
+
+    Neither the segment nor any later one was stored. Take later ones back first.
+    """
     if isinstance(segment, WriteBatch):
         segment.take_back()
         return
@@ -491,7 +508,7 @@ def code_and_keys(
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What the log knows of a record, for the units of queue entries (queue/extensions.py)."""
+    """Facts about single records, read from the log, for extension units (queue/extensions.py)."""
 
     segments: Segments
     delays_ms: tuple[int, ...]
@@ -528,7 +545,7 @@ class LogFacts:
 
 
 def delay_of(level_text: str, delays_ms: tuple[int, ...]) -> int:
-    """Return the delay of a level, given as text: 0 for none, the longest if it is too high."""
+    """Return the delay in ms of a level, given as text: 0 for no level, the longest if too high."""
     level = int(level_text[:9]) if level_text.isascii() and level_text.isdigit() else 0
     if level <= 0:
         return 0

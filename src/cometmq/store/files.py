@@ -26,7 +26,7 @@ from cometmq.speedups import SyncThread
 #: The C struct flock: lock type, whence, start, length, pid.
 _FLOCK = Struct("hhqqi")
 _COPY_BYTES = 1 << 20
-#: Bytes that one step rewrites: the event loop waits for it.
+#: Bytes of one step of :func:`rewrite_in_place`; the event loop waits for each step.
 _REWRITE_BYTES: Final = 1 << 16
 #: Maximum number of pages in one residency check, and the size of CPython's Py_buffer.
 _PAGES_MAX: Final = 1 << 12
@@ -40,7 +40,7 @@ FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
 Buffer = bytes | bytearray | memoryview
-#: Returns whether all bytes between two positions of a map are in memory.
+#: A function that returns whether all bytes between two positions of a map are in memory.
 Residency: TypeAlias = Callable[[int, int], bool]
 
 
@@ -60,7 +60,7 @@ class DiskSpace:
 
 
 def least_used(spaces: Iterable[DiskSpace]) -> DiskSpace:
-    """Return the space of the least used one of some devices."""
+    """Return the space of the least used device."""
     return min(spaces, key=lambda space: space.used_ratio)
 
 
@@ -168,8 +168,8 @@ class Files(Protocol):
     def replace(self, source: str, target: str) -> None:
         """Rename an unsynced ``source`` to ``target`` without waiting for the device.
 
-        ``target`` is the old or the new file after a kill, perhaps an empty one after a power cut.
-        A kill may leave the old file at ``source``.
+        After a kill, ``target`` is the old or the new file, and the old file may be left at
+        ``source``. After a power cut, ``target`` may be empty.
         """
         ...
 
@@ -194,7 +194,7 @@ class Files(Protocol):
         ...
 
     def memory_bytes(self) -> int:
-        """Return the memory that this process may use."""
+        """Return the memory that this process may use, in bytes."""
         ...
 
     def mounts(self) -> str:
@@ -206,7 +206,7 @@ class Files(Protocol):
         ...
 
     def sync_thread(self) -> SyncThread | None:
-        """Return a thread that does what ``datasync`` does; None if an executor has to do it."""
+        """Return a thread that syncs as ``datasync`` does; None if an executor has to call that."""
         ...
 
 
@@ -236,7 +236,7 @@ class PosixFiles:
         try:
             named = os.stat(path)
         except OSError as error:
-            # If the path cannot be examined, the file is taken to be there still.
+            # If the path cannot be examined, assume that the file is still there.
             return error.errno not in (errno.ENOENT, errno.ENOTDIR)
         return os.path.samestat(os.fstat(handle), named)
 
@@ -488,8 +488,10 @@ class SnapshotFiles(PosixFiles):
         os.link(source, target)
 
     def next_hole(self, handle: int, offset: int) -> int:
-        """Return the first position after ``offset``, which has data, from where on zeros take no
-        space, else the length."""
+        """Return the first hole after ``offset``, which must be in data; the length if none.
+
+        A hole is a range of zeros that takes no space on the device.
+        """
         size = os.fstat(handle).st_size
         try:
             found = os.lseek(handle, offset, os.SEEK_HOLE)
@@ -521,7 +523,7 @@ class SnapshotFiles(PosixFiles):
     def copy_attributes(self, source: str, target: int) -> None:
         """Give an open file the owner, permissions and time of change of another one.
 
-        Retention counts from the time of change. Raises OSError.
+        Retention counts from the time of the last change. Raises OSError.
         """
         state = os.stat(source)
         os.fchmod(target, stat.S_IMODE(state.st_mode))
@@ -611,7 +613,7 @@ def make_durable_directory(files: Files, path: str) -> None:
     files.make_directory(path)
     missing = paths[:-1]
     for created in missing or paths:
-        # A parent directory that we may not read has nothing that we created.
+        # If we may not read a parent directory, we created nothing in it.
         with contextlib.suppress(PermissionError):
             files.sync_directory(os.path.dirname(created))
 
@@ -621,9 +623,9 @@ def write_file_atomically(
 ) -> None:
     """Replace a small file atomically: after a crash it is the old or the new one.
 
-    ``durable`` also waits until the new one is on the device. Without it, this holds if only the
-    process crashes; a crash of the machine may leave an empty file. ``mode`` are the permissions of
-    a file of the operating system, which it has before it has its content.
+    ``durable`` also waits until the new file is on the device. Without it, a crash of the machine
+    may leave an empty file; a crash of the process does not. ``mode`` sets the permissions before
+    the contents are written; it needs handles of the operating system. Raises OSError.
     """
     draft = path + ".tmp"
     # A draft that a crash left is not written over, but removed. Otherwise a power cut that keeps

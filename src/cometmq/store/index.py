@@ -1,7 +1,7 @@
-"""The key index: its files in order of time, and batched writes of gathered entries.
+"""The key index: its files in order of time, and batched writes of their entries.
 
-Keys are gathered as records are dispatched and become entries together: a single key costs 6 us,
-one of 256 about 0.4 us.
+The keys of dispatched records are gathered in memory and written together: a single key costs 6 us,
+each of 256 about 0.4 us.
 
 A file is a hash table on disk from message keys to positions in the log:
 
@@ -12,9 +12,9 @@ A file is a hash table on disk from message keys to positions in the log:
     24                      8        physical offset of the last entry's record
     32                      4        used slots
     36                      4        entry count plus one (entry 0 is unused)
-    40                      4 x S    slots: the newest entry of each, 0 for none
+    40                      4 x S    slots: the number of the newest entry of each, 0 for none
     40 + 4 S                20 x N   entries: hash 4, physical offset 8, seconds since the first
-                                     entry 4, previous entry of the slot 4
+                                     entry 4, number of the previous entry of the slot 4
 
 Big-endian throughout. The key is ``topic#key``, its hash the absolute value of Java's
 ``String.hashCode``, its slot the hash modulo S (upstream: IndexFile.java, IndexHeader.java).
@@ -65,6 +65,7 @@ _REBUILD_ROWS = 1 << 18
 _CLEARED_BYTES = 1 << 16
 _LOAD_SLOTS = 4_096
 _WRITE_SLOTS = 1 << 15
+#: Number of entries before an end that must all be valid, see :meth:`IndexFile._without_torn`.
 _RUN_ENTRIES = 64
 
 
@@ -212,7 +213,10 @@ class IndexFile:
         self._has_stale = False
 
     def _without_torn(self, end: int, below: int) -> int:
-        """Correct an end that the search found by mistake; see consumequeue.py."""
+        """Return the end of the valid entries; torn ones may have misled the search for ``end``.
+
+        See ``ConsumeQueue._without_torn``.
+        """
         while end > 1:
             start = max(1, end - _RUN_ENTRIES)
             size = (end - start) * ENTRY_BYTES
@@ -261,7 +265,10 @@ class IndexFile:
             pass
 
     def slot_writes(self) -> Iterator[None]:
-        """Write the slots in steps of 0.1 ms, so that the caller can do other work in between."""
+        """Write the slots and the header in steps of 0.1 ms; the caller may pause in between.
+
+        Raises OSError.
+        """
         if self._has_stale:
             self._clear_stale()
         slots = memoryview(b"").cast(_SLOT_TYPE) if self._slots is None else self._slots
@@ -274,8 +281,8 @@ class IndexFile:
     def rewrite_failed(self) -> Iterator[None]:
         """Write the file again if its last sync failed, in steps of 0.1 ms.
 
-        Call it before :meth:`sync` where entries are added. In a thread, it would undo what is
-        written between a read and its write. Raises OSError.
+        Call it before :meth:`sync`, on the event loop, which adds entries. In a thread, it could
+        overwrite entries that are added between its read and its write. Raises OSError.
         """
         if self._failed:
             yield from rewrite_in_place(self._files, self._handle)
@@ -323,8 +330,8 @@ class IndexFile:
     ) -> list[int]:
         """Return physical offsets of records whose key has this hash, newest first.
 
-        Entries have a resolution of one second, so the bounds are compared as upstream does. With
-        ``newest``, which :meth:`newest` returned, a thread may call this while entries are added.
+        Entries have a resolution of one second; the bounds are compared as upstream does. With
+        ``newest``, the result of :meth:`newest`, a thread may call this while entries are added.
         """
         found: list[int] = []
         if newest is None:
@@ -366,10 +373,11 @@ class IndexFile:
 
 
 class IndexLookup(NamedTuple):
-    """A lookup in files, newest first. The newest entry of each is known or read from the file.
+    """A lookup of a hash in index files, newest first.
 
-    It reads an entry for each record whose key has the same slot, and there may be millions of
-    them. So a thread runs it; entries that are added meanwhile do not matter.
+    ``chains`` are the files, each with the number of the newest entry in the slot of the hash; None
+    if it must be read from the file. A thread runs the lookup, because it may read millions of
+    entries of other keys with the same slot. Entries that are added meanwhile do not matter.
     """
 
     chains: list[tuple[IndexFile, int | None]]
@@ -395,7 +403,7 @@ class IndexLookup(NamedTuple):
 
 
 def _turned(raw: bytes | memoryview) -> array[int]:
-    """Convert slots between file order and native order."""
+    """Convert slots between the byte order of the file and that of the machine."""
     found = array(_SLOT_TYPE)
     found.frombytes(raw)
     if byteorder == "little":
@@ -490,7 +498,8 @@ class Index:
         """Open the files and keep the entries of records before the physical offset ``below``.
 
         ``clean`` says that the slots in the newest file are valid. Invalid files must have been
-        removed before (filechecks.py). Slots that a full disk has no room for stay in memory.
+        removed before (recovery/filechecks.py). If the disk is full, slots stay in memory. Raises
+        OSError.
         """
         for name in filter(is_index_name, self._files.names(self._directory)):
             path = os.path.join(self._directory, name)
@@ -519,9 +528,9 @@ class Index:
         return IndexFile(self._files, path, config.max_hash_slot_num, config.max_index_num)
 
     def flush_pending(self, now_ms: int) -> None:
-        """Write gathered keys as entries; ``now_ms`` names a new file. Raises OSError.
+        """Write gathered keys as entries; a new file is named after ``now_ms``. Raises OSError.
 
-        After an error the unwritten keys stay gathered.
+        After an error, the unwritten keys stay in memory.
         """
         if self._rows:
             self._to_columns()
@@ -572,7 +581,7 @@ class Index:
     def lookup(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> tuple[list[int], IndexLookup]:
-        """Return what :meth:`query` finds without reading a file, and a lookup of the rest."""
+        """Return the matching unwritten entries, and the lookup that finds the rest in files."""
         key_hash = index_hash(topic_prefix(topic), key)
         found = self._query_gathered(key_hash, max_count, begin_ms, end_ms)
         chains: list[tuple[IndexFile, int | None]] = []

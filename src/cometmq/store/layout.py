@@ -1,9 +1,10 @@
-"""Names and fixed layouts of store files, and the index's hash of a key, without I/O, so that other
-tools may use them.
+"""Names and fixed layouts of store files, and the hash of an index key.
+
+The module does no I/O, so that tools may use it.
 
     commitlog/NNNNNNNNNNNNNNNNNNNN                   records, named by their first byte's offset
     consumequeue/<topic>/<queueId>/NNN...            20-byte entries, named by their byte offset
-    consumequeue_ext/<topic>/<queueId>/NNN...        units of these entries, see queue/extensions.py
+    consumequeue_ext/<topic>/<queueId>/NNN...        extension units, see queue/extensions.py
     index/yyyyMMddHHmmssSSS                          hash index, see index.py
     checkpoint, abort, lock                          see checkpoint.py
     cometmq-positions.json, cometmq-progress.json    CometMQ's own, see checkpoint.py
@@ -13,10 +14,11 @@ A queue entry, big-endian:
 
     0    8    physical offset of the record
     8    4    size of the record
-    12   8    tag code: Java hash of the tag; for delayed messages the delivery time, ms; up to
-              -2^31 - 1 the address of a unit instead
+    12   8    tag code: Java hash of the tag; for delayed messages the delivery time, ms; a value
+              up to -2^31 - 1 is the address of an extension unit, which has the tag code
 
-Entries without a record, before the first one of a queue, are {0, 0x7FFFFFFF, 0}.
+A hole is an entry without a record, such as those before the first record of a queue:
+{0, 0x7FFFFFFF, 0}.
 
 The hash of a key is Java's ``String.hashCode`` of ``topic#key``.
 """
@@ -83,10 +85,10 @@ def queue_id_of(name: str) -> int | None:
 
 
 def topic_prefix(topic: str) -> int:
-    """Return the hash of ``topic#``, unsigned: each key's hash begins with it."""
+    """Return the hash of ``topic#``, unsigned: the hash of each of its keys continues from it."""
     return java_hash(topic + "#") & 0xFFFF_FFFF
 
 
 def index_hash(prefix: int, key: str) -> int:
-    """Return the hash of one key, never negative; ``prefix`` is its topic's."""
+    """Return the hash of one key, never negative; ``prefix`` is the hash of its ``topic#``."""
     return index_hashes((prefix,), (key,))[0]

@@ -80,8 +80,9 @@ logger = logging.getLogger(__name__)
 _LENGTH = Struct(">H")
 _HOST_BITS = BORN_HOST_V6 | STORE_HOST_V6
 _NO_HOST = bytes(8)
+#: A clock this far behind the newest store time is logged.
 _CLOCK_AHEAD_MS = 1_000
-#: Limits of what is taken from one connection before other connections are served.
+#: Sends and bytes that are taken from one connection before other connections are served.
 SENDS_AT_ONCE = 256
 BYTES_AT_ONCE = 1 << 18
 #: Limit of one batch's records. A body of 4 MiB may have 190 000 messages, and each gets
@@ -122,6 +123,7 @@ class MessageStore:
         self.dispatcher = Dispatcher(index, pool, journal)
         self.backlog = Backlog(self.dispatcher, clock.monotonic_ns)
         self.seals = BlockChecksums(files, config.store_path_root_dir)
+        #: Tokens of callers that wait until the log is durable up to an offset.
         self.sync_waiters: OffsetWaiters[object] = OffsetWaiters()
         self.on_durable: list[Callable[[list[object]], None]] = []
         self.on_sync_failed: list[Callable[[list[object], StoreError], None]] = []
@@ -157,7 +159,7 @@ class MessageStore:
 
     @property
     def bit_maps(self) -> BitMaps | None:
-        """What calculates bit maps of filters; None in a store without units."""
+        """The calculator of filter bit maps; None in a store without extension units."""
         return self.pool.bit_maps if isinstance(self.pool, ExtendedQueueFiles) else None
 
     # --- places ------------------------------------------------------------------------------
@@ -369,12 +371,12 @@ class MessageStore:
     ) -> tuple[SentRows, int, int, int]:
         """Append the plain sends of a connection, from ``data[at]`` on, to the buffer of the turn.
 
-        With ``transactions``, half messages and ends of transactions are taken too. ``known`` has
-        the queues that may be sent to; ``suffix`` is the property added to every message; with
-        ``access``, only sends that are certainly allowed are taken. Returns the appended rows, the
-        number of sends, the position of the first frame not taken, and the number of frames from
-        there on that must be served one by one (speedups/plain/sends.py).
-        Takes nothing while the store refuses writes.
+        ``known`` has the queues that may be sent to. ``suffix`` is the property added to every
+        message. With ``transactions``, half messages and ends of transactions are taken too; with
+        ``access``, only sends that are certainly allowed. Takes nothing while the store refuses
+        writes. Returns the appended rows, the number of sends, the position of the first frame not
+        taken, and the number of frames from there on that must be served one by one
+        (speedups/plain/sends.py).
         """
         log, segments, is_new = self.log, self.uncommitted, False
         if not segments or not isinstance(batch := segments[-1], TransactionBatch):
@@ -402,10 +404,10 @@ class MessageStore:
         return (batch, first, batch.count), SENDS_AT_ONCE - sends_left, at, state
 
     def _recent(self) -> tuple[memoryview, int, int, int] | None:
-        """Return the part of the log that this run wrote last and that is certainly in memory.
+        """Return the newest dispatched records of one log file that are certainly in memory.
 
-        Returns the view of one file, the physical offset of its first byte, and the bounds of the
-        dispatched records in it; None without a file.
+        Half messages are looked up there. Returns the view of the file, the physical offset of its
+        first byte, and the physical bounds of these records; None without a file.
         """
         end = self.dispatcher.position
         file = self.log.segments.find(end - 1)
@@ -414,7 +416,7 @@ class MessageStore:
         return file.view, file.base, max(file.base, self.reads.recent_from), end
 
     def _stamp(self) -> None:
-        """Set the store time of the turn; it never precedes that of the previous turn."""
+        """Set the store time of the turn; it is never earlier than that of the previous turn."""
         now_ms = self.clock.wall_ns() // 1_000_000
         if now_ms < self.state.last_ms:
             if self.state.last_ms - now_ms > _CLOCK_AHEAD_MS:
@@ -432,7 +434,7 @@ class MessageStore:
         return self.log.roll()
 
     def write_early(self) -> bool:
-        """Write part of a long turn before its end; return whether much is left."""
+        """Write part of a long turn before its end; return whether more may be left to write."""
         return self.transient is None and self.log.write_early(EARLY_BYTES)
 
     def commit(self) -> None:
@@ -472,8 +474,11 @@ class MessageStore:
             self.transient.write()
 
     def sync(self) -> None:
-        """Make the written log durable; listeners of ``on_durable`` then get the tokens parked for
-        it."""
+        """Start to make the written log durable.
+
+        The functions in ``on_durable`` get the tokens of ``sync_waiters`` that waited for it, or
+        those in ``on_sync_failed`` get all tokens and the error.
+        """
         self.flusher.sync(self.backlog.messages)
 
     def _synced(self, offset: int) -> None:
@@ -540,7 +545,8 @@ class MessageStore:
     async def fetch_at(self, physical_offset: int) -> memoryview | None:
         """Return the bytes of the record that begins at a physical offset; None if there is none.
 
-        The offset may come from an untrusted client, so the record is fully checked.
+        Only the magic number and the stated offset are checked. If the offset comes from a client,
+        the bytes may be part of a body: decode them with care.
         """
         return await record_at(self.reads, physical_offset, self.dispatcher.position)
 
@@ -549,7 +555,7 @@ class MessageStore:
     ) -> int:
         """Return the first queue offset stored at or after a time; 0 if the queue does not exist.
 
-        ``upper`` returns the last one at or before the time.
+        With ``upper``, return the last one at or before the time.
         """
         queue = self.find_queue(topic, queue_id)
         if queue is None:
@@ -573,8 +579,8 @@ class MessageStore:
     ) -> IndexQuery:
         """Return the newest ``max_count`` records with a key in a time range, oldest first.
 
-        There are at most ``max_msgs_num_batch``. Records with another key of the same hash may be
-        among them.
+        At most ``max_msgs_num_batch`` are returned. Records with another key of the same hash may
+        be among them.
         """
         self.dispatcher.write_index(self.clock.wall_ms())
         count = min(max_count, self.config.max_msgs_num_batch)

@@ -31,12 +31,13 @@ logger = logging.getLogger(__name__)
 
 
 class WriteState:
-    """Whether a store accepts writes, and the numbers of what was written.
+    """Whether a store accepts writes, and why not.
 
-    ``refusal`` is the error that writers get, None while writes are accepted. The other problems
-    lead to one: ``disk_problem`` (a full disk), ``pool_problem`` (the transient pool cannot be
-    written), ``mark_problem`` (no room for the abort marker). ``last_ms`` is the newest store time,
-    ``put_failures`` counts messages that could not be stored.
+    ``refusal`` is the error that writers get, None while writes are accepted. :meth:`update`
+    derives it from the current problems: ``disk_problem`` (a full disk), ``pool_problem`` (the
+    transient pool cannot be written), ``mark_problem`` (no room for the abort marker), and the
+    dispatcher's. ``last_ms`` is the newest store time. ``put_failures`` counts messages that could
+    not be stored.
     """
 
     __slots__ = (
@@ -67,7 +68,7 @@ class WriteState:
     def update(self) -> None:
         """Refuse or accept writes depending on the current problems.
 
-        After a failure of the log and after :meth:`close` writes stay refused.
+        Writes stay refused after a failure of the log and after :meth:`close`.
         """
         if self._log.failure is not None or self.closed:
             return
@@ -107,7 +108,8 @@ class WriteState:
 class StoreParts:
     """The parts of one store, and its surroundings.
 
-    ``executor`` runs calls that would block the event loop. ``pool`` has the files of ``queues``.
+    ``executor`` runs calls that would block the event loop. ``pool`` holds the files of ``queues``.
+    ``seals`` are the checksums of full log files (log/checksums.py).
     """
 
     config: StoreConfig
@@ -143,10 +145,11 @@ class Damage:
 class RecoveryReport:
     """The result of a start.
 
-    ``damages`` are the places of the log that were skipped. ``cut`` is the offset from which
-    durable bytes were given up, -1 if none were. ``remade`` are the queues that were rebuilt,
-    ``kept`` the paths that were set aside. ``shrunk`` says that queues may end before the offsets
-    of their consumers.
+    ``start`` and ``end`` are the bounds of the log that was read; ``torn`` says that bytes after
+    ``end`` were no record. ``damages`` are the damaged places of the log. ``cut`` is the offset
+    from which durable bytes were given up, -1 if none were. ``remade`` are the queues that were
+    rebuilt, ``kept`` the paths that were set aside. ``shrunk`` says that queues may end before the
+    offsets of their consumers.
     """
 
     crashed: bool

@@ -1,10 +1,10 @@
 """A copy of another broker's log: received bytes are checked, written unchanged and dispatched.
 
-A record becomes part of the log, and is reported to the master, only after these checks: it is
-whole, it is at the physical offset that it states, and the CRC of its body is right. Otherwise a
-wrong copy would be acknowledged and served. Only whole records, and whole blanks at the end of a
-file, are written; an incomplete record waits for its remaining bytes. Queues and index are updated
-at once.
+A record is written, and reported to the master, only after these checks: it is whole, it is at the
+physical offset that it states, and the CRC of its body is right. Otherwise a wrong copy would be
+acknowledged and served. Only whole records and whole blanks at the end of a file are written; an
+incomplete record waits in memory for its remaining bytes. Queues and index are updated at once,
+with SYNC_FLUSH once the device has the records.
 
 Nothing else may append to a store that is a copy.
 """
@@ -69,11 +69,11 @@ class Replica:
         log.restart_at(offset)
 
     def take(self, data: bytes | memoryview) -> None:
-        """Write the bytes that came for :attr:`received`.
+        """Write the next bytes of the master's log, which belong at :attr:`received`.
 
         Raises BadCopy for bytes that cannot be part of a log; the valid records before them are
         written. Raises StoreFull, StoreOffline. After an error the connection must restart at the
-        log's end.
+        end of the log.
         """
         store, log = self._store, self._store.log
         if log.failure is not None:
@@ -83,7 +83,7 @@ class Replica:
         view = memoryview(data)
         head = memoryview(b"")
         if self._rest:
-            # Complete the record of the rest first: ``view`` then begins at a record.
+            # Complete the incomplete record first: ``view`` then begins at a record.
             taken = self._complete(view)
             view = view[taken:]
             if self._walk(self._rest, begin, batch):
@@ -92,7 +92,7 @@ class Replica:
         middle = begin + len(head)
         bad: BadCopy | None = None
         try:
-            # If the rest is still not a whole record, it took all of the data: ``view`` is empty.
+            # If the record is still incomplete, it has taken all of the data: ``view`` is empty.
             end = self._walk(view, middle, batch)
         except BadCopy as problem:
             bad, end = problem, problem.offset - middle
@@ -128,7 +128,7 @@ class Replica:
     def _dispatch(self, batch: WriteBatch, end: int) -> None:
         store = self._store
         store.state.last_ms = max(store.state.last_ms, batch.last_ms)
-        # Also without rows: the last record may be followed by the blank that closes its file.
+        # A batch without rows counts too: the bytes may be only the blank that closes a file.
         is_kept = not store.waits_for_sync or end <= store.durable_offset
         store.backlog.take([batch], end, store.state.last_ms, ready=is_kept)
 
@@ -139,7 +139,7 @@ class Replica:
     def end(self) -> None:
         """Turn the copy into a master's store: new queue offsets continue after the existing ones.
 
-        Everything must be dispatched.
+        All written records must be dispatched.
         """
         store = self._store
         assert store.dispatched_offset == store.written_offset
@@ -195,9 +195,10 @@ class Replica:
             return None
 
     def _blank_bytes(self, view: memoryview, at: int, base: int, problem: str) -> int:
-        """Return the size of the blank at a position without a whole record; 0 if bytes lack.
+        """Return the size of the blank at a position that has no valid whole record.
 
-        Raises BadCopy, with ``problem`` if a whole record is invalid.
+        Returns 0 if more bytes are needed. Raises BadCopy; ``problem`` is its reason if the record
+        is whole but invalid.
         """
         segments = self._store.log.segments
         room = segments.file_bytes - (base + at - segments.start) % segments.file_bytes

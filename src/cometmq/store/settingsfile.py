@@ -1,8 +1,8 @@
 """The property file in which a server keeps the settings that were changed while it ran.
 
-They override its own property file and its command line at the next start. A setting stays changed
-until it is changed again, or its line is removed while the server is stopped. Java servers ignore
-the file.
+At the next start these settings override the server's own property file and its command line. A
+setting stays changed until it is changed again, or its line is removed while the server is stopped.
+Java servers ignore the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEADER: Final = (
 def read_kept_settings(path: str, files: Files) -> dict[str, str]:
     """Return the settings of the file at ``path``; none if there is no file.
 
-    Raise SettingsError for a line that is no setting, OSError if the file cannot be read.
+    Raises SettingsError for a line that is no setting, OSError if the file cannot be read.
     """
     raw = read_file(files, path)
     try:
@@ -36,7 +36,7 @@ def read_kept_settings(path: str, files: Files) -> dict[str, str]:
 def keep_settings(path: str, changed: Mapping[str, str], files: Files) -> None:
     """Add settings to the file at ``path``, or replace them there. Durable on return.
 
-    Raise as :func:`read_kept_settings` does, and OSError if the file cannot be written.
+    Raises the errors of :func:`read_kept_settings`, and OSError if the file cannot be written.
     """
     kept = {
         normalise(key): (key, value)

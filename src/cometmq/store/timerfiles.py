@@ -10,8 +10,8 @@ Rows of 28 bytes, big-endian, in order of arrival:
     16   8    physical offset
     24   4    size; negative for a recall; 0 marks the record at that offset as finished
 
-All files are derived from the log. Their user saves their lengths and CRC-32s; a start truncates
-them to the last save and reads everything later from the log again. Java brokers ignore the
+All files are derived from the log. The broker saves their lengths and CRC-32s. A start truncates
+the files to the last save and reads all later rows from the log again. Java brokers ignore the
 directory.
 """
 
@@ -54,6 +54,7 @@ class TimerFiles:
     def __init__(self, files: Files, root: str) -> None:
         self._files = files
         self.directory = os.path.join(root, TIMER_DIRECTORY)
+        #: Length and CRC-32 of each bucket, buffered rows included.
         self._ends: dict[int, tuple[int, int]] = {}
         self._buffers: dict[int, bytearray] = {}
         self._unsynced: set[int] = set()
@@ -63,8 +64,7 @@ class TimerFiles:
     def resume(self, note: Note) -> bool:
         """Restore the files to the lengths in ``note``, and remove files that are not in it.
 
-        Returns False if a file is missing or shorter; then none of them may be used. Raises
-        OSError.
+        Returns False if a file is missing or shorter; then no file may be used. Raises OSError.
         """
         files = self._files
         for bucket in self._found():
@@ -151,7 +151,7 @@ class TimerFiles:
         del self._buffers[bucket]
 
     def take_unsynced(self) -> list[int]:
-        """Return the buckets to :meth:`sync`; if that fails, pass them to :meth:`give_back`."""
+        """Return the buckets to :meth:`sync`; pass them to :meth:`give_back` if the sync fails."""
         taken, self._unsynced = sorted(self._unsynced), set()
         return taken
 
@@ -183,9 +183,9 @@ class TimerFiles:
         return bucket, *self._ends.get(bucket, (0, 0))
 
     def fetch(self, bucket: int, size: int, crc: int) -> bytes:
-        """Return the rows of a bucket up to a length; for a thread.
+        """Return the first ``size`` bytes of a bucket's rows; for a thread.
 
-        Raises StoreCorrupt if the file is missing or its contents do not match the CRC, and
+        Raises StoreCorrupt if the file is missing or its contents do not match ``crc``. Raises
         OSError.
         """
         path = self._path(bucket)

@@ -1,9 +1,10 @@
-"""Records acknowledged before they are written (transientStorePoolEnable, ASYNC_FLUSH).
+"""The transient pool: records acknowledged before they are written.
 
-The commit of a turn leaves its records in memory (``CommitLog.hold``). They are written together
+It is used with ``transientStorePoolEnable`` and ASYNC_FLUSH. The commit of a turn leaves its
+records in memory (``CommitLog.hold``). They are written together
 
 - once ``commitCommitLogLeastPages`` of 4 KiB wait, after the answers of the turn have left;
-- by the round of ``commitIntervalCommitLog``, if nothing was written for
+- in the check every ``commitIntervalCommitLog``, if nothing was written for
   ``commitCommitLogThoroughInterval``;
 - at once, within the commit, if POOL_MAX_BYTES or ``transientStorePoolSize`` log files wait;
 - at shutdown, and when a caller needs the whole log (``MessageStore.write_out``).
@@ -36,12 +37,11 @@ class TransientPool:
 
     Records are dispatched only after their write, so consumers, queries and slaves see only written
     ones. Killing the process loses the waiting records. A full disk loses nothing: the store
-    refuses more messages, and the next round tries again. If the device fails, the waiting records
+    refuses more messages, and the next check tries again. If the device fails, the waiting records
     are lost.
 
-    Listeners of ``on_progress`` are called after each write. ``lost`` counts the
-    records that were lost. The calls in ``on_lost`` get the error after the queue offsets of lost
-    records were taken back.
+    The functions in ``on_progress`` are called after each write. ``lost`` counts lost records. The
+    functions in ``on_lost`` get the error, once the queue offsets of lost records are free again.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class TransientPool:
                 raise fresh_copy(parts.log.failure)
 
     def write_soon(self) -> None:
-        """Write in a later turn of the loop, if enough waits, so that answers leave first."""
+        """Write in a later turn of the loop if enough records wait, so that answers leave first."""
         if self._will_write or self._parts.state.pool_problem is not None:
             return
         if (
@@ -170,7 +170,7 @@ class TransientPool:
         try:
             self.write()
         except StoreError as error:
-            # ``write`` has reported it to all that wait, and the store refuses further messages.
+            # ``write`` has logged it, and the store refuses further messages.
             logger.debug("transient_pool_not_written problem=%r", str(error))
 
     def _lose(self, error: StoreError) -> None:

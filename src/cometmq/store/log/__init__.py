@@ -1,1 +1,1 @@
-"""The commit log: its files, their flush to the device, their checksums and their retention."""
+"""The commit log: its files and directories, their flush to the device, checksums and scans."""

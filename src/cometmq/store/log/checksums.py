@@ -15,7 +15,7 @@ there for a log file. Each seal is one file, named like its log file, big-endian
     32         8       creation time, ms
     40         8       number of records
     48         8       store time of the oldest record, ms
-    56         8       store time of the youngest record, ms
+    56         8       store time of the newest record, ms
     64         8       number of queue entries that the records have
     72         8       digest of these entries (tools/sums.py)
     80         8       number of index entries that the records have
@@ -23,8 +23,8 @@ there for a log file. Each seal is one file, named like its log file, big-endian
     96         4 x B   CRC of each block, the last one up to the end of the file
     96 + 4 B   4       CRC-32 of everything before
 
-The digests let a tool compare consume queues and index with a file that is known to be unchanged,
-without decoding any of its records.
+If a log file matches its seal, the digests let a tool check its entries in consume queues and index
+without decoding any record.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class FileSums(msgspec.Struct, frozen=True):
     """Checksums and totals of a full log file, computed by a child process (tools/sums.py).
 
     ``problem`` says why the file must not be sealed; it is empty if every record is valid.
-    ``late_from`` is the offset from which every record was stored after the requested time; -1 if
-    there is none.
+    ``late_from`` is the physical offset from which every record was stored after the requested
+    time; -1 if there is none.
     """
 
     sums: bytes
@@ -165,7 +165,7 @@ class BlockChecksums:
     :meth:`BlockChecksums.doubt` moves the seals to ``cometmq-seals/doubted``, and checksumming.py
     restores those that still match.
 
-    The most recently used seals stay in memory. Threads may call ``of``.
+    The seals that were read last stay in memory. Threads may call ``of``.
     """
 
     __slots__ = ("_files", "_loaded", "bases", "directory", "doubted")

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Packed records from this size on are written without being joined to others.
 _LONG_BYTES = 1 << 20
 #: Zeros that are written ahead of the records at once, and how close to their end records may come.
 ZEROS = bytes(1 << 20)
 _AHEAD_BYTES = 1 << 18
-#: Errors that say nothing of the device: the next file is opened when others are closed.
+#: Too many open files: not an error of the device, and a later try may succeed.
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -38,9 +39,12 @@ class CommitLog:
     ``position`` is the offset of the next record, counting buffered ones. The operating system has
     the log up to ``written``, the device up to ``durable``. A crash may leave any part of what was
     written after ``durable``; recovery finds the end of the log and zeroes the rest before anything
-    is appended. ``held`` is the end of the committed records; those after ``written`` wait for
-    their write (transientpool.py). ``limit`` is the end of the file that contains ``position``.
-    ``opened_at`` is the offset at which this run began to write.
+    is appended. ``held`` is the end of the committed records; with a transient pool, those after
+    ``written`` wait for their write (transientpool.py). ``limit`` is the end of the file that
+    contains ``position``. ``opened_at`` is the offset at which this run began to write.
+
+    The buffer consists of *runs*: contiguous bytes in one file, as a list of parts, with their
+    physical offset. ``parts`` is the list of the last run.
     """
 
     __slots__ = (
@@ -72,7 +76,7 @@ class CommitLog:
         """Continue at ``end``, which recovery found and made durable."""
         self.position = self.written = self.durable = self.opened_at = end
         self._zeros_end = end
-        #: End of what files may hold: beyond ``written`` only after a write that failed for good.
+        #: End of the bytes in the files; beyond ``written`` if a failed write may have left some.
         self.left_end = end
         self._reset()
 
@@ -167,8 +171,8 @@ class CommitLog:
     def write_early(self, bytes_max: int) -> bool:
         """Write the first buffered runs, at least ``bytes_max`` bytes if there are as many.
 
-        Returns whether runs may be left. The bytes count as written only at the commit. A write
-        that fails here fails again there, which reports it.
+        Returns whether runs may be left. The bytes count as written only at the commit. After an
+        error, the commit writes the run again, and reports the error if it persists.
         """
         while self._early < len(self._runs) - 1 and bytes_max > 0 and self.failure is None:
             run = self._runs[self._early]
@@ -248,6 +252,10 @@ class CommitLog:
         return file
 
     def _refuse(self, error: OSError, start: int, reached: int) -> StoreError:
+        """Erase the bytes that a failed write left; return the error to raise for it.
+
+        The log refuses further writes unless there was only no room, or too many open files.
+        """
         directory = self.segments.directory
         self.left_end = reached
         if error.errno not in NO_ROOM | _NO_DESCRIPTOR:
@@ -276,7 +284,7 @@ class CommitLog:
         )
 
     def _erase(self, start: int, end: int) -> None:
-        # A failed write may have left whole records, which a restart would take for stored ones.
+        # A failed write may have left whole records, which the next start would keep as stored.
         while start < end:
             file = self.segments.find(start)
             if file is None:
@@ -305,12 +313,12 @@ class CommitLog:
         self._ahead = None
 
     def write_zeros(self) -> None:
-        """Write zeros ahead of the records, if these come close to those of the last time.
+        """Write zeros ahead of the records, if these come close to the end of the last zeros.
 
-        A reserved file has its space, but not its blocks: the first sync of each block has to note
+        The blocks of a reserved file count as unwritten: the first sync of each block also records
         in the file system's journal that it was written, which takes twice as long as the sync
-        itself. Zeros have that done for many records at once. The bytes after the last record are
-        zeros anyway.
+        itself. With zeros this is done for many records at once. The bytes after the last record
+        are zeros anyway.
         """
         at = max(self._zeros_end, self.position)
         if at >= self.position + _AHEAD_BYTES or self.failure is not None:

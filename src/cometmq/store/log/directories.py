@@ -1,9 +1,10 @@
 """Directories of the commit log: usually one; several if ``storePathCommitLog`` has a comma.
 
 If there are several, the log consists of the files in all of them, as in RocketMQ (upstream:
-MultiPathMappedFileQueue.java). A new file goes into number ``(offset / file size) mod n`` of the
-``n`` sorted directories that are neither read-only nor full; if all are full, of those that are not
-read-only. A directory is full if its device is used beyond ``diskSpaceCleanForciblyRatio``.
+MultiPathMappedFileQueue.java). New files go in turn to the ``n`` directories that are neither
+read-only nor full: in sorted order, to number ``(offset / file size) mod n``. If all are full, the
+turn goes through all that are not read-only. A directory is full if its device is used beyond
+``diskSpaceCleanForciblyRatio``.
 
 A directory may be empty because its device is not mounted. If there are several directories, a
 durable note says which of them have log files: ``cometmq-log-directories.json`` in the root
@@ -15,9 +16,9 @@ directory.
 
 So a noted directory without a log file, or one that the settings no longer name, stops a start.
 
-A file whose creation failed may come back with a power cut, while the same file was made in another
-directory. It has only zeros, and :meth:`LogDirectories.settle_twins` removes it. Two files of one
-offset that both have data stop the start.
+A power cut may bring back a file whose creation failed, although another directory got the file of
+this offset instead. The first has only zeros, and :meth:`LogDirectories.settle_twins` removes it. A
+start fails if two files of one offset have data.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class LogDirectories:
-    """The directories of one log. ``writable`` ones get new files; they are sorted.
+    """The directories of one log, and the note of those with files.
 
-    ``text`` names all of them, for messages. ``full_percent`` returns the use in percent above
-    which a device is full. Without ``note_path``, or with one directory, nothing is noted.
+    ``writable`` directories are sorted and get new files; ``read_only`` ones do not. ``text`` names
+    all of them, for messages. ``full_percent`` returns the use in percent above which a device is
+    full. Without ``note_path``, or with one directory, nothing is noted.
     """
 
     __slots__ = (
@@ -139,7 +141,7 @@ class LogDirectories:
     def choices(self, number: int) -> Sequence[str]:
         """Return the directories that may get the log file ``number``, the best one first.
 
-        The others are used if a device has no room although it does not count as full.
+        The next one is used if a device has no room although it does not count as full.
         """
         if len(self.writable) == 1:
             return self.writable
@@ -158,8 +160,8 @@ class LogDirectories:
     def space(self) -> DiskSpace:
         """Return the space of the least used device that gets new files.
 
-        One that is gone is left out, so that the others are looked after. Raises OSError if all
-        are.
+        Devices that are gone are left out, so that retention goes on with the others. Raises
+        OSError if all are gone.
         """
         found: list[DiskSpace] = []
         for path in self.writable:
@@ -171,7 +173,7 @@ class LogDirectories:
         return least_used(found)
 
     def free_bytes(self) -> int:
-        """Return the free space of the device that has most of it. Raises OSError."""
+        """Return the free bytes of the device that has most. Raises OSError."""
         return max(self._files.disk_space(path).free_bytes for path in self.writable)
 
     def sync_names(self) -> None:
@@ -189,8 +191,8 @@ class LogDirectories:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            # Without the file there may be room for the note. If the process ends before that, the
-            # next start says what is wrong.
+            # The removal may make room for the note. If the process ends between the two, the next
+            # start refuses and says why.
             self._unnoted.add(path)
             remove_file(self._files, path)
             self.leave(path)
@@ -338,10 +340,9 @@ class LogDirectories:
             self._write_note(used)
 
     def check_all_used(self) -> None:
-        """Raise StoreCorrupt if the log has data and a directory has none of its files. Raises
-        OSError.
+        """Raise StoreCorrupt if the log has data and a directory has none of its files.
 
-        Call it before anything is repaired in a store that another broker wrote.
+        Call it before anything is repaired in a store that another broker wrote. Raises OSError.
         """
         paths = [path for _, path in self.found()] if self.is_spread else []
         if not any(map(self._has_data, paths)):
@@ -369,9 +370,9 @@ class LogDirectories:
                 self._write_note({*self._noted, _directory_of(path)})
 
     def leave(self, path: str) -> None:
-        """Note, durably, before a log file is removed, if its directory has no other one.
+        """Remove the directory of a log file from the note, durably, if it has no other log file.
 
-        Raises OSError. May run in a thread.
+        Call it before the file is removed. Raises OSError. May run in a thread.
         """
         if not self.is_spread:
             return
@@ -397,7 +398,7 @@ def _directory_of(path: str) -> str:
 
 
 def placed(error: OSError, path: str) -> OSError:
-    """Return an error of an open file with its path, which the system does not add."""
+    """Return a copy of an error with the path, which the system leaves out for an open file."""
     return OSError(error.errno, error.strerror or str(error), path)
 
 
@@ -412,8 +413,8 @@ def has_data(files: Files, handle: int, size_bytes: int) -> bool:
 def remove_file(files: Files, path: str) -> None:
     """Delete a log file durably. Raises OSError.
 
-    Its name is gone for good before the next file is deleted. Otherwise a power loss could undo one
-    deletion and not the other, and leave a gap. May run in a thread.
+    The name must be gone durably before the next file is deleted. Otherwise a power cut could undo
+    one deletion and not the other, and leave a gap. May run in a thread.
     """
     files.unlink(path)
     files.sync_directory(os.path.dirname(path))

@@ -32,17 +32,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Syncs run on the event loop while they are quicker than this and few messages wait.
 INLINE_BOUND_NS = 2_000_000
 INLINE_MESSAGES = 8
-#: The sync of more bytes takes its time for them; zeros ahead of them would double that.
+#: With more bytes to sync, no zeros are written: the sync takes its time for the bytes, and zeros
+#: would double that.
 ZEROS_BOUND_BYTES = 1 << 18
 _SAMPLES = 100
-#: Upper ends of the ranges by which syncs are counted.
+#: Upper bounds of the histogram of sync durations, in seconds.
 SYNC_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class Latency:
-    """Durations of the last 100 syncs, compared with INLINE_BOUND_NS, and of all in ``seconds``."""
+    """How many of the last 100 syncs were slow, and a histogram of all durations in ``seconds``.
+
+    A sync is slow if it takes longer than INLINE_BOUND_NS.
+    """
 
     __slots__ = ("_recent", "_slow", "seconds")
 
@@ -67,10 +72,10 @@ class Latency:
 
 
 class Flusher:
-    """Syncs the log. ``on_synced`` is called with the new durable offset, ``on_failed`` with the
-    OSError, which has the path.
+    """Syncs the log.
 
-    ``files`` provides the thread, which :meth:`close` ends.
+    ``on_synced`` is called with the new durable offset, ``on_failed`` with the OSError, which has
+    the path. ``files`` provides the thread, which :meth:`close` ends.
     """
 
     __slots__ = (
@@ -103,11 +108,11 @@ class Flusher:
         self._on_synced = on_synced
         self._on_failed = on_failed
         self._core: SyncThread | None = files.sync_thread()
-        #: The loop that hears of the core's syncs, since the first one.
+        #: The loop that gets the results of the core's thread; None before its first sync.
         self._core_loop: asyncio.AbstractEventLoop | None = None
         #: End of the log that the core's thread was asked to sync and has not reported yet; else 0.
         self._asked = 0
-        #: When the sync that runs in it began, as far as the loop knows.
+        #: When the running sync of the core's thread began, as far as the loop knows.
         self._since_ns = 0
         self._thread: Executor | None = None
         if self._core is None:
@@ -119,13 +124,13 @@ class Flusher:
         self.threaded_count = 0
 
     def watch(self, watched: Callable[[str, Callable[[int], None]], Callable[[int], None]]) -> None:
-        """Report the turns that follow syncs: ``watched`` wraps a function (net/eventloop.py)."""
+        """Wrap ``on_synced`` with ``watched``, which reports long turns (net/eventloop.py)."""
         self._on_synced = watched("synced", self._on_synced)
 
     def sync(self, messages: int) -> None:
         """Start to sync all bytes written so far; ``on_synced`` is called when they are durable.
 
-        ``messages`` is the number of messages that wait for it.
+        ``messages`` is the number of messages that wait for the sync.
         """
         log = self._log
         if self._syncing is not None:
@@ -185,7 +190,7 @@ class Flusher:
             self._core_loop = asyncio.get_running_loop()
             self._core_loop.add_reader(core.event, self._take)
         try:
-            # What runs and what comes next include each other: durable has not moved since.
+            # The files include those of the running sync: ``durable`` has not moved since.
             core.begin([file.handle for file in self._log.unsynced_files()], target)
         except OSError:
             # No descriptor or thread is left, or too many files wait.

@@ -1,8 +1,7 @@
 """Sequential reads of the log from the device, and the search for its continuation after damage.
 
-All reads use ``pread``, never a memory map: an unreadable page would end the process in a map, but
-is reported as damage here. The number of bytes read is therefore proportional to the requested
-range.
+All reads use ``pread``, never a memory map. In a map an unreadable page would end the process; here
+it is reported as damage. The number of bytes read is proportional to the requested range.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Segments of the commit log: files of one size that form one address space.
 
-A :class:`LogFile` is one of them: a handle for reads and writes, and a read-only memory map, made
-when first used.
+A :class:`LogFile` is one segment: a handle for reads and writes, and a read-only memory map that is
+made on first use.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LogFile:
     def create(cls, files: Files, directory: str, base: int, size_bytes: int) -> LogFile:
         """Create a file of zeros with its space allocated and its name durable.
 
-        Raises OSError; then nothing of it is left.
+        Raises OSError; then no file is left.
         """
         path = os.path.join(directory, file_name(base))
         handle = files.open(path, create=True)
@@ -262,10 +262,10 @@ class LogFile:
         self.check_name(handle)
 
     def check_name(self, handle: int) -> None:
-        """Raise FileNotFoundError if the file, open as ``handle``, was deleted or replaced from
-        outside.
+        """Raise FileNotFoundError if the open file was deleted or replaced from outside.
 
-        The store itself may have replaced or released it.
+        ``handle`` is the handle that was synced: the store itself may have replaced or closed it
+        since, which is no error.
         """
         if self._files.is_same_file(handle, self.path):
             return
@@ -417,8 +417,7 @@ class Segments:
         return self.files[number] if 0 <= number < len(self.files) else None
 
     def free_bytes(self) -> int:
-        """Return the free space of the file system; of the one with most of it, if files may go to
-        several."""
+        """Return the free bytes of the file system, or of the best one of several directories."""
         return self.places.free_bytes()
 
     def create_file(self, base: int) -> LogFile:
@@ -441,7 +440,8 @@ class Segments:
         try:
             file = LogFile.create(self._files, directory, base, self.file_bytes)
         except OSError:
-            # A removal meanwhile may have taken the draft for a log file of this directory.
+            # A removal meanwhile may have counted the failed file as another log file of this
+            # directory, and left the directory in the note.
             with suppress(OSError):
                 self.places.leave(os.path.join(directory, file_name(base)))
             raise
@@ -478,10 +478,9 @@ class Segments:
             self.places.remove(file.path)
 
     def check_changeable(self, start: int) -> None:
-        """Raise SettingsError if the log cannot end at a physical offset, because a read-only
-        directory has what follows it.
+        """Raise SettingsError if a read-only directory has the file of ``start``, or later data.
 
-        Call it before anything is written or cut there.
+        Then the log cannot end at ``start``. Call it before anything is written or cut there.
         """
         if not self.places.read_only:
             return
@@ -502,7 +501,8 @@ class Segments:
     def leave_read_only(self, end: int) -> None:
         """Delete unused files after the log's end ``end`` if one is in a read-only directory.
 
-        New ones go elsewhere. Raises SettingsError if a file after the end has data, OSError.
+        New ones are created in other directories. Raises SettingsError if a file after the end has
+        data. Raises OSError.
         """
         behind = [file for file in self.files if file.base >= end]
         for file in behind:

@@ -1,8 +1,9 @@
-"""Checksums of full log files while the broker runs: files get seals, and seals are compared.
+"""Checksums of full log files while the broker runs: files get seals, and are compared with them.
 
-:class:`Sealer` seals a file once all of it is on the device; :class:`Scrub` compares sealed files
-with their seals, again and again. For both, a child process of the lowest priority reads one file
-after another: docs/decisions/0018-seals.md has the measurements. The scrub's child is this module:
+A seal is a file of checksums (log/checksums.py). :class:`Sealer` writes the seal of a log file once
+all of the file is on the device. :class:`Scrub` compares sealed files with their seals in repeated
+passes. For both, a child process of the lowest priority reads one file after another
+(docs/decisions/0018-seals.md has the measurements). The scrub's child is this module:
 
     python -m cometmq.store.maintenance.checksumming PATH SIZE BYTES_PER_S
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Pause of sealing after a failure.
 _REST_MS = 600_000
 _LOWEST_PRIORITY = 19
 SCRUB_FILE: Final = "cometmq-scrub.json"
@@ -43,11 +45,12 @@ _HOUR_MS: Final = 3_600_000
 _PIECE_BYTES = 8 * BLOCK_BYTES
 _NO_SUM = bytes(4)
 
-#: Takes the path of a log file, its base, its size, a moment (ms) and the delay levels; returns its
-#: checksums and totals. Raises SumsFailed, OSError.
+#: A function of the path of a log file, its base, its size, a store time (ms, see
+#: ``FileSums.late_from``) and the delay levels. Returns its checksums and totals. Raises
+#: SumsFailed, OSError.
 Reader = Callable[[str, int, int, int, str], Awaitable[FileSums]]
-#: Takes the path of a log file, its size and a rate in bytes per second; returns the CRCs of its
-#: blocks. Raises SumsFailed, OSError.
+#: A function of the path of a log file, its size and a rate in bytes per second. Returns the CRCs
+#: of its blocks. Raises SumsFailed, OSError.
 BlockReader = Callable[[str, int, int], Awaitable[bytes]]
 
 
@@ -76,7 +79,7 @@ async def run_child(module: str, words: list[str]) -> bytes:
     Cancelling the caller kills the child. Raises SumsFailed, OSError.
     """
     command = [sys.executable, "-m", module, *words]
-    # In threads: starting one from here takes 5 ms of the loop, for the memory is large.
+    # In a thread: with the large memory of a broker, starting a process takes 5 ms.
     starting = asyncio.get_running_loop().run_in_executor(None, _start, command)
     try:
         child = await asyncio.shield(starting)
@@ -100,8 +103,7 @@ def _start(command: list[str]) -> subprocess.Popen[bytes]:
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
-    # From here and not by the child itself: its imports take 0.2 s of a processor, which the loop
-    # would have to share.
+    # The parent does it, because the child's imports already take 0.2 s of processor time.
     lower_priority(child.pid)
     return child
 
@@ -125,11 +127,14 @@ def _end(starting: asyncio.Future[subprocess.Popen[bytes]]) -> None:
 class Sealer:
     """Seals the full files of one store. ``refused`` holds the base offsets of damaged files.
 
-    The child (tools/sums.py) checks every record, so that a seal never covers damage. Seals in
-    doubt, because another broker may have changed their file, are compared with the child's result.
-    A seal that matches becomes valid again. If its file was cut and appended to, a new seal
-    replaces it. Any other difference is damage: the seal stays valid, and the blocks that differ
-    are not served.
+    The child (tools/sums.py) checks every record, so that a seal never covers damage. A seal is
+    doubted if another broker may have changed its log file (log/checksums.py). It is compared with
+    the result of the child:
+
+    - if it matches, it becomes valid again;
+    - if the log file was cut and appended to, a new seal replaces it;
+    - any other difference is damage: the seal becomes valid again, and the blocks that differ are
+      not served.
     """
 
     __slots__ = ("_has_complained", "_parts", "_read", "_rest_until_ms", "refused")
@@ -243,11 +248,12 @@ class Sealer:
 
 
 def is_stale(seal: Seal, differing: list[int], late_from: int) -> bool:
-    """Decide whether another broker cut the sealed file and appended to it.
+    """Return whether another broker cut the sealed file and appended to it.
 
-    That explains the differences if every record from ``late_from`` on was stored after the last
-    sealed record and every differing block reaches beyond it. ``late_from`` is -1 if there are no
-    such records. A flipped bit, in contrast, changes one block and leaves the later ones unchanged.
+    ``late_from`` is the physical offset from which every record was stored after the last sealed
+    one; -1 if there is none. New records there explain the differences if every differing block
+    reaches beyond ``late_from``. A flipped bit changes one block and leaves the later ones
+    unchanged.
     """
     if late_from < 0:
         return False
@@ -255,7 +261,7 @@ def is_stale(seal: Seal, differing: list[int], late_from: int) -> bool:
 
 
 class ScrubProgress(msgspec.Struct):
-    """State of the pass: its start (wall time), its position in the log, and damaged blocks.
+    """State of the current pass: its start (wall time), its position, and the damaged blocks.
 
     ``position`` is a physical offset, -1 between passes. ``damaged`` holds the physical offsets of
     damaged blocks.
@@ -278,9 +284,9 @@ async def block_sums_by_child(path: str, size_bytes: int, bytes_per_s: int) -> b
 class Scrub:
     """Compares the sealed files of one store with their seals. ``read`` reads one file.
 
-    Reads do not check seals. Flipped bits in full files are found by a pass over all sealed files,
-    which begins every ``scrubIntervalHours`` and reads ``scrubBytesPerSecond``. Bytes of a damaged
-    block are not served from then on (coldreads.py).
+    Reads by consumers do not check seals. Flipped bits are found by a pass over all sealed files,
+    which begins every ``scrubIntervalHours`` and reads ``scrubBytesPerSecond``. Once a block is
+    known as damaged, its bytes are not served (read/coldreads.py).
 
     The position of the pass and the damaged blocks are kept in ``cometmq-scrub.json``, so that a
     restart continues with both. The file is replaced atomically after each log file.
@@ -293,8 +299,8 @@ class Scrub:
         self.read: BlockReader = block_sums_by_child
         self._progress = ScrubProgress()
         self._saved = b""
-        #: Damage that an earlier run found must be confirmed: the files may have been restored
-        #: since.
+        #: True if damage that an earlier run found must be confirmed: the files may have been
+        #: restored since.
         self._unsure = False
 
     @property
@@ -400,8 +406,8 @@ async def read_block_sums(
 ) -> bytes:
     """Read a log file at ``bytes_per_s`` and return the CRC of each block.
 
-    The page cache stays as it was. A block that cannot be read gets the CRC of no bytes. Raises
-    OSError if the file cannot be opened.
+    Blocks that were not in the page cache are dropped from it again. A block that cannot be read
+    gets the CRC of no bytes. Raises OSError if the file cannot be opened.
     """
     handle = files.open(path)
     try:

@@ -1,8 +1,9 @@
 """Retention: removes expired log and index files, and the queues of deleted topics.
 
-``plan`` decides without I/O, from ages, sizes and disk space, how many files to drop and whether to
-refuse writes (upstream: DefaultMessageStore.CleanCommitLogService). :class:`Expiry` drops them,
-:class:`Deletions` the queues of topics that were deleted or whose records are all gone.
+``plan`` decides without I/O, from ages and disk space, how many log files to drop and whether to
+refuse writes (upstream: DefaultMessageStore.CleanCommitLogService). :class:`Expiry` drops the
+files. :class:`Deletions` drops the queues of topics that were deleted or whose records are all
+gone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from cometmq.store.queue.consumequeue import ConsumeQueue
 
 _HOUR_MS: Final = 3_600_000
+#: Maximum number of log files that a round drops.
 _MAX_DROPS: Final = 10
 _QUEUES_A_SLICE: Final = 64
 _PIN_STEP_MS: Final = 5
@@ -63,11 +65,11 @@ def plan(
 ) -> Retention:
     """Decide how many files to drop and whether to refuse writes.
 
-    ``ages`` has droppable log files, oldest first, at least as many as are dropped at once; the one
-    being written is not among them.
-    Files older than the reserved time are dropped in the hours of ``deleteWhen``, when the disk is
-    fuller than the configured maximum, or with ``at_once``. Beyond the forced ratio the oldest
-    files are dropped at any age, unless ``cleanFileForciblyEnable`` is off.
+    ``ages`` has the oldest droppable log files, oldest first, without the one being written.
+    ``hour`` is the local hour. Files older than the reserved time are dropped in the hours of
+    ``deleteWhen``, when the disk is fuller than the configured maximum, or with ``at_once``. Beyond
+    the forced ratio the oldest files are dropped at any age, unless ``cleanFileForciblyEnable`` is
+    off.
     """
     used = space.used_ratio * 100
     limit_ms = now_ms - config.file_reserved_time * _HOUR_MS
@@ -101,10 +103,10 @@ def _hours(text: str) -> set[int]:
 class Expiry:
     """Removes the expired files of one store.
 
-    Readers lose access to them at once. A thread releases their memory maps and frees their disk
-    space, oldest file first: for 1 GiB a file system takes 300 ms, and the call that closes the
-    last handle waits for it. If a crash comes before that, the next start loads the remaining files
-    and retention removes them again; the order of removal leaves no gap.
+    Readers lose access to dropped files at once. A thread releases their memory maps and frees
+    their disk space, oldest file first: a file system takes 300 ms for 1 GiB, and the call that
+    closes the last handle waits for that. If a crash comes earlier, the next start loads the
+    remaining files, and retention drops them again; the order of removal leaves no gap.
 
     ``synced`` returns the log offset below which all queue and index entries are on the device.
     """
@@ -114,9 +116,11 @@ class Expiry:
     def __init__(self, parts: StoreParts, synced: Callable[[], int]) -> None:
         self._parts = parts
         self._synced = synced
-        #: Dropped log files, and what holds their memory maps.
+        #: Dropped log files, with the objects that hold their memory maps.
         self._closing: deque[tuple[LogFile, list[object]]] = deque()
+        #: Paths of dropped index files.
         self._paths: deque[str] = deque()
+        #: Queues that may have files to drop.
         self._shorter: list[ConsumeQueue] = []
         self._release: Callable[[int, bool], int] = lambda end, _: end
         self._round = asyncio.Lock()
@@ -168,11 +172,11 @@ class Expiry:
     def _ages(self) -> list[LogAge]:
         """Return the ages of the oldest droppable log files, by their modification times.
 
-        There may be tens of thousands, so it looks only at as many as can be dropped at once. A
-        time in the future says nothing, since the clock was ahead: later files tell then.
+        There may be tens of thousands of files, so only as many are examined as one round drops.
+        Files with a modification time in the future (the clock was ahead) come in addition.
         """
         parts = self._parts
-        # Queue entries may not be on the device yet: recovery makes them from these records.
+        # Later records are kept: recovery may need them for entries that are not on the device yet.
         sure, now_ms = min(parts.log.durable, self._synced()), parts.clock.wall_ms()
         ages: list[LogAge] = []
         past, places = 0, parts.log.segments.places
@@ -180,7 +184,8 @@ class Expiry:
             if file.end > sure or past == _MAX_DROPS:
                 break
             if places.is_spread and not parts.files.exists(file.path):
-                # A device that was unmounted: later files would go although they are not old.
+                # The device may be unmounted. A missing file would count as very old, and newer
+                # files would be dropped with it.
                 break
             ages.append(LogAge(file.base, parts.files.modified_ms(file.path)))
             past += ages[-1].last_ms <= now_ms
@@ -225,8 +230,8 @@ class Expiry:
         while self._closing:
             file, held = self._closing[0]
             if file.is_pinned:
-                # A thread reads it. The loop must not close the last handle, which would wait for
-                # the disk.
+                # A thread reads the file. If it were deleted now, the loop would close its last
+                # handle and wait for the disk.
                 await parts.clock.sleep_ms(_PIN_STEP_MS)
                 continue
             places = parts.log.segments.places
@@ -244,8 +249,8 @@ def _free_file(places: LogDirectories, path: str, held: list[object]) -> None:
 class Deletion:
     """A deleted topic.
 
-    ``pending`` is the directory with its queues, empty if it had none. Its records before the
-    physical offset ``end`` belong to the deleted topic.
+    ``pending`` is the directory with its queues, empty if it had none. Records of this name before
+    the physical offset ``end`` belong to the deleted topic.
     """
 
     end: int
@@ -263,8 +268,8 @@ class Deletions:
 
         crash before the record    the start finds pending files, dispatches the whole log again,
                                    and the topic is complete again
-        crash after the record     the same may be dispatched again; the topic table makes the store
-                                   drop it, up to the recorded end
+        crash after the record     the start may dispatch the topic's records again; then the store
+                                   drops the queues again, as the topic table says
 
     Messages of a topic that was created again are never touched: their records follow the recorded
     end.
@@ -303,7 +308,7 @@ class Deletions:
                     "topic is unchanged, repeat the deletion"
                 ) from error
             self._forget(topic, list(parts.queues.known[topic]))
-        # A write that failed may have left whole records, which the next start takes for written.
+        # A failed write may have left whole records, which the next start would keep as stored.
         return Deletion(max(parts.log.written, parts.log.left_end), pending)
 
     async def settle(self, deletion: Deletion) -> None:

@@ -51,9 +51,10 @@ _LOG_SYNC_STEP_MS = 5
 class MaintenanceTasks:
     """The background work of one store.
 
-    All queue and index entries of the log below ``synced`` are on the device. ``shrunk`` makes the
-    next start bring consumer offsets into the bounds of their queues. ``read_sums`` reads full log
-    files that are to be sealed. A round writes at least ``queues_a_round`` queues.
+    All queue and index entries for records before the log offset ``synced`` are on the device.
+    ``shrunk`` makes the next start bring consumer offsets into the bounds of their queues.
+    ``read_sums`` reads full log files to be sealed. A round writes at least ``queues_a_round``
+    queues, unless fewer are dirty.
     """
 
     __slots__ = (
@@ -97,8 +98,8 @@ class MaintenanceTasks:
     def mark_running(self) -> None:
         """Create the abort file. A start that finds it knows that this run did not stop cleanly.
 
-        If there is no room for it, the store serves reads and refuses writes until there is: the
-        notes of the last clean stop stay valid only while nothing changes. Raises any other
+        If there is no room for it, the store serves reads and refuses writes until there is room:
+        the positions of the last clean stop stay valid only while nothing changes. Raises any other
         OSError.
         """
         files, root = self._parts.files, self._parts.config.store_path_root_dir
@@ -152,7 +153,7 @@ class MaintenanceTasks:
             except OSError as error:
                 logger.error("store_maintenance_failed work=%s error=%r", work.__name__, str(error))
             except Exception:
-                # Without later rounds nothing would be synced, noted or dropped any more.
+                # Without later rounds nothing would be synced, recorded or dropped any more.
                 logger.exception("store_maintenance_failed work=%s", work.__name__)
             await self._parts.clock.sleep_ms(interval_ms())
 
@@ -180,7 +181,7 @@ class MaintenanceTasks:
             making = asyncio.wrap_future(log.make_next_file(self._parts.executor))
             await asyncio.shield(making)
         except OSError as error:
-            # Not an error yet: the write that needs the file tries again and reports its failure.
+            # Not an error yet: the write that needs the file tries again and reports a failure.
             if not self._ahead_failed:
                 logger.warning("next_log_file_failed error=%r", str(error))
             log.forget_next_file()
@@ -236,8 +237,7 @@ class MaintenanceTasks:
         except BaseException:
             parts.pool.give_back(paths, directories)
             raise
-        # Slots first: a full file that was synced without them would pass as complete at the next
-        # start.
+        # Write slots first: the next start would take a full file for complete without them.
         await self._finish_index_files()
         index_files = parts.index.take_unsynced()
         for file in index_files:
@@ -308,9 +308,10 @@ class MaintenanceTasks:
         return self._note()
 
     async def note_soon(self) -> None:
-        """Write all entries and record the positions after a change that a restart must not undo.
+        """Record the positions after a change that a restart must not undo.
 
-        If that fails, the next round does it.
+        Entries are written first, as far as the journal does not have them. After a failure, the
+        next round tries again.
         """
         parts = self._parts
         dispatcher = parts.dispatcher
@@ -327,7 +328,7 @@ class MaintenanceTasks:
     def _note(self) -> bool:
         """Record the log positions up to which queue files, journal and index are complete.
 
-        Returns False if something cannot be written yet; the previous positions then stay valid.
+        Returns False if that is not possible yet; the previous positions then stay valid.
         """
         if self._unsure:
             return False
@@ -355,8 +356,8 @@ class MaintenanceTasks:
         """Record, before a sync of entries, that only entries synced earlier may be trusted.
 
         If the sync fails, the kernel may drop entries, and the process may end before it can record
-        the failure. These positions therefore stay until a sync succeeds; a start that finds them
-        rebuilds all later entries from the log. Raises OSError.
+        the failure. So these positions stay until a sync succeeds. A start that finds them rebuilds
+        all later entries from the log. Raises OSError.
         """
         self._write_positions(self.synced)
         self._unsure = True
@@ -380,7 +381,7 @@ class MaintenanceTasks:
         write_positions(parts.files, parts.config.store_path_root_dir, positions, durable=True)
 
     def _entries(self) -> int:
-        """Return the number of entries in all queue files, or -1 if there are many queues."""
+        """Return the sum of the queues' end offsets, or -1 if there are many queues."""
         parts = self._parts
         if len(parts.queues) > CHECKED_QUEUES:
             return -1

@@ -1,13 +1,13 @@
-"""Bit maps of the SQL92 filters that match a message, for its unit (extensions.py).
+"""Bit maps: which groups' SQL92 filters match a message; part of extension units (extensions.py).
 
-Each group with a filter of the topic has a few positions in the bit map, some of which may be those
-of other groups too. They are set if the group's filter matches the message (upstream:
+Each group with a filter on a topic has a few positions in the bit map, as in a Bloom filter: groups
+may share positions. They are set if the group's filter matches the message (upstream:
 CommitLogDispatcherCalcBitMap.java, BitsArray.java). Bit n is bit n % 8 of byte n // 8, counted from
 the lowest.
 
-Unset positions say that the group's filter does not match. So the messages of a topic get no bit
-map as long as one of its filters cannot be evaluated, is not compiled yet, or all together would
-take too long. Filters are compiled while messages are dispatched, a few words at a time.
+An unset position says that the group's filter does not match. So a topic's messages get no bit map
+while one of its filters cannot be evaluated or is not compiled yet, or if all filters together
+would take too long. Filters are compiled while messages are dispatched, a few words at a time.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Parts of all filters of a topic: they are evaluated for each message.
+#: Limit of the parts of all filters of a topic, which are evaluated for each message.
 MAX_PARTS: Final = 1_000
-#: Words of filters that are compiled at once, and a second after that, while messages are
-#: dispatched. A filter with more words gets no bits.
+#: Words of filters that may be compiled at once, and then per second. A topic with a longer filter
+#: gets no bit maps.
 WORDS_AT_ONCE: Final = 1_024
 WORDS_PER_SECOND: Final = 10_240
-#: Time until a topic whose filters are not all compiled yet goes on with it.
+#: Time after which a topic tries again to compile its filters.
 PAUSE_MS: Final = 100
-#: Memory of compiled filters. Beyond that all are compiled again when they are needed, at most once
-#: in this time.
+#: Limit of the memory of compiled filters. Beyond it all are dropped, at most once in KEPT_MS, and
+#: compiled again when they are needed.
 MAX_COMPILED_BYTES: Final = 32 << 20
 KEPT_MS: Final = 60_000
-#: A unit says its size in 15 bits.
+#: Limit of a bit map: a unit has 15 bits for its size.
 MAX_BYTES: Final = 32_000
 
 
 class _Filter(NamedTuple):
-    """The filter of a group, and its positions as bits of a number."""
+    """The filter of a group, and its positions as the bits of ``mask``."""
 
     sql: SqlFilter
     mask: int
 
 
 class _Later(Exception):
-    """Raised if too many words were compiled lately."""
+    """Raised if the filters of a topic must be compiled later, because of the limits above."""
 
 
 class BitMaps:
-    """Calculates bit maps, once :meth:`begin` was called. Times are monotonic ms, as arguments."""
+    """Calculates bit maps, once :meth:`begin` was called. ``now_ms`` is monotonic time."""
 
     __slots__ = (
         "_allowed", "_cleared_ms", "_compiled", "_filters", "_parsed", "_parsed_bytes",
@@ -64,14 +64,14 @@ class BitMaps:
         self._size_bytes = 0
         #: Expression and mask by topic and group. The mask is 0 if the positions do not fit.
         self._filters: dict[str, dict[str, tuple[str, int]]] = {}
-        #: By topic; None for a topic whose messages get no bit map.
+        #: Compiled filters by topic; None for a topic whose messages get no bit map.
         self._compiled: dict[str, tuple[_Filter, ...] | None] = {}
         #: By expression: the filter, or why there is none. Parsing takes milliseconds on the loop.
         #: So an expression is parsed once, not again for each change of another group.
         self._parsed: dict[str, SqlFilter | str] = {}
         self._parsed_bytes = 0
         self._allowed = Allowance(WORDS_AT_ONCE, WORDS_PER_SECOND, now_ms)
-        #: Until when a topic waits that is not compiled yet.
+        #: Time before which a topic does not try again to compile its filters.
         self._paused: dict[str, int] = {}
         self._cleared_ms = now_ms - KEPT_MS
 
@@ -82,7 +82,7 @@ class BitMaps:
             log.warning("filter_bit_maps_too_long bits=%d limit=%d", bits, 8 * MAX_BYTES)
 
     def put(self, topic: str, group: str, expression: str, positions: Collection[int]) -> None:
-        """Add the filter of a group, or replace it."""
+        """Add or replace the filter of a group; ``positions`` are its bits in the bit map."""
         is_fit = all(0 <= each < 8 * self._size_bytes for each in positions)
         mask = sum(1 << each for each in {*positions}) if is_fit else 0
         self._filters.setdefault(topic, {})[group] = expression, mask
@@ -98,8 +98,10 @@ class BitMaps:
                 self._paused.pop(topic, None)
 
     def wants(self, topic: str, now_ms: int) -> bool:
-        """Return whether the messages of a topic get a bit map. They get none while its filters are
-        being compiled."""
+        """Return whether the messages of a topic get a bit map now.
+
+        Compiles the topic's filters first, if the limits permit it.
+        """
         if not self._size_bytes or topic not in self._filters:
             return False
         if topic not in self._compiled:
@@ -114,7 +116,7 @@ class BitMaps:
         return self._compiled[topic] is not None
 
     def of(self, topic: str, properties: Buffer) -> bytes:
-        """Return the bit map of a message with these properties; :meth:`wants` said True."""
+        """Return the bit map of a message with these properties; call it after :meth:`wants`."""
         found = 0
         for sql, mask in self._compiled[topic] or ():
             if sql.accepts(properties):
@@ -144,7 +146,10 @@ class BitMaps:
         return tuple(found)
 
     def _make_room(self, now_ms: int) -> None:
-        """Forget what is compiled if it is too much. Raise _Later if that was done lately."""
+        """Drop the compiled filters if they take too much memory.
+
+        Raises _Later if they were dropped less than KEPT_MS ago.
+        """
         if self._parsed_bytes > MAX_COMPILED_BYTES:
             if now_ms < self._cleared_ms + KEPT_MS:
                 raise _Later
@@ -153,7 +158,7 @@ class BitMaps:
             self._parsed_bytes, self._cleared_ms = 0, now_ms
 
     def _parse(self, expression: str, now_ms: int) -> SqlFilter | str:
-        """Return the filter, or why there is none. Raise _Later if it has to wait."""
+        """Return the compiled filter, or why there is none. Raises _Later."""
         words = parsing_words(expression)
         found: SqlFilter | str = f"the filter has more than {WORDS_AT_ONCE} words"
         if words <= WORDS_AT_ONCE:

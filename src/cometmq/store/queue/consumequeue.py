@@ -1,10 +1,11 @@
-"""Consume queues: the positions in the log of each queue's records.
+"""Consume queues: for each queue, the positions of its records in the log.
 
 Files hold 20-byte entries (layout.py). Each queue keeps its unwritten entries and a few written
 ones in memory (upstream: ConsumeQueue.java).
 
 After a crash the files may lack entries or hold too many. Only entries for records before the
-position from which recovery starts are valid. The others are cut off, and made again by dispatch.
+position from which recovery starts are valid. The others are zeroed, and dispatch creates them
+again.
 
 Records that were appended to the log are passed to queues, index and listeners as rows:
 
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 #: A position of the log, and the store time of the last record before it, ms.
 Mark: TypeAlias = tuple[int, int]
 
+#: Entries of a file that a search for the end reads first, and entries before an end that must all
+#: be valid.
 _HEAD_ENTRIES = 200
 _RUN_ENTRIES = 64
 _HOLES_A_READ = 4096
@@ -47,10 +50,11 @@ _HOLES_A_READ = 4096
 class ConsumeQueue(QueueState):
     """One consume queue. Offsets count entries.
 
-    ``next_offset`` is the offset of the next append. ``max_offset`` is the end of what readers may
-    see; it lags ``next_offset`` until the dispatch. ``min_offset`` is the first offset whose record
-    the log still has. ``is_dirty`` says that the files may lack entries; the dispatcher keeps the
-    position since which they do. ``number`` is the queue's number in the journal (journal.py).
+    ``next_offset`` is the offset of the next append. ``max_offset`` is the end of the dispatched
+    entries, which readers may see. ``min_offset`` is the first offset whose record the log still
+    has. ``tail`` holds the entries from ``tail_offset`` to ``max_offset``. ``is_dirty`` says that
+    the files may lack entries; the dispatcher keeps the position since which they do.
+    ``number`` is the queue's number in the journal (journal.py).
     """
 
     __slots__ = (
@@ -69,7 +73,7 @@ class ConsumeQueue(QueueState):
         delay_ms: int = 0,
         like: ConsumeQueue | None = None,
     ) -> None:
-        """Create a queue; ``like`` is another queue of the topic, to share memory with."""
+        """Create a queue; ``like`` is another queue of the topic, whose topic data it shares."""
         super().__init__()
         self._pool = pool
         self.directory = os.path.join(pool.directory, topic, str(queue_id))
@@ -128,7 +132,7 @@ class ConsumeQueue(QueueState):
         return -1
 
     def resume(self, first: int, entries: bytearray) -> None:
-        """Start with the entries from ``first`` on, which the files may lack.
+        """Start with the last entries in memory, from ``first`` on; the files may lack them.
 
         The files hold all earlier entries. :meth:`find_first` must be called later.
         """
@@ -145,9 +149,9 @@ class ConsumeQueue(QueueState):
     def _end_in(self, first: int, stop: int, below: int) -> int:
         """Return the end of the entries for records before ``below`` in one file.
 
-        The file holds the offsets from ``first`` to ``stop``. Most queues are short, and reading
-        the holes of a sparse file costs more than reading data, so the search begins with the head
-        of the file.
+        The file holds the offsets from ``first`` to ``stop``. The search begins with the head of
+        the file: most queues are short, and unwritten parts of a sparse file are slower to read
+        than data.
         """
         head = self._pool.read(
             self.directory, first * QUEUE_ENTRY_BYTES, _HEAD_ENTRIES * QUEUE_ENTRY_BYTES
@@ -202,14 +206,14 @@ class ConsumeQueue(QueueState):
         self.next_offset = max(self.next_offset, offset)
 
     def expect(self, offset: int) -> None:
-        """Note that files which are gone reached up to ``offset``.
+        """Note that the queue had entries up to ``offset`` in files that are gone now.
 
-        If the log has no record of the queue either, its offsets continue there.
+        If the log has no record of the queue either, its offsets continue at ``offset``.
         """
         self._floor = max(self._floor, offset)
 
     def finish_recovery(self) -> None:
-        """End recovery; if there are no entries, offsets continue where the files began."""
+        """End recovery. A queue without entries continues at the offset that its files had."""
         if not self.max_offset and self._floor:
             self._start_at(self._floor)
             self.min_offset = self._floor
@@ -233,10 +237,10 @@ class ConsumeQueue(QueueState):
         return self._last_record()[0]
 
     def _last_record(self) -> tuple[int, int, int]:
-        """Return the offset after the last entry that is not a hole, and its record.
+        """Return the offset after the last entry that is not a hole, and that entry's record.
 
-        The record is given by its physical offset and size. Returns ``min_offset`` and zeros if
-        every entry is a hole.
+        The record is given as physical offset and size. Returns ``min_offset`` and zeros if every
+        entry is a hole.
         """
         per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
         stop, count = self.max_offset, 1
@@ -252,11 +256,11 @@ class ConsumeQueue(QueueState):
         return self.min_offset, 0, 0
 
     def _without_torn(self, first: int, end: int, below: int) -> int:
-        """Correct an end that the binary search found by mistake.
+        """Return the end of the valid entries; torn ones may have misled the search for ``end``.
 
         After the synced entries, a power cut leaves a mix of written and unwritten sectors, and an
-        entry across their border may look like an old one. The end is accepted only if a whole run
-        of entries before it is valid, which does not happen by chance.
+        entry across the border of two sectors may look like an older one. An end is accepted only
+        if a whole run of entries before it is valid, which does not happen by chance.
         """
         while end > first:
             start = max(first, end - _RUN_ENTRIES)
@@ -274,7 +278,10 @@ class ConsumeQueue(QueueState):
             self.drop_expired()
 
     def move_min(self, log_start: int) -> bool:
-        """Move only ``min_offset``; return whether it moved (then files may be droppable)."""
+        """Move ``min_offset`` to the first entry whose record the log has.
+
+        Returns whether it moved; then :meth:`drop_expired` may find files to drop.
+        """
         if self.min_offset >= self.max_offset:
             return False
         if self._next_record(self.min_offset, 1, log_start) == self.min_offset:
@@ -301,7 +308,7 @@ class ConsumeQueue(QueueState):
     def _next_record(self, offset: int, limit: int, log_start: int) -> int:
         """Return the first offset, among ``limit`` from ``offset`` on, whose entry is not a hole.
 
-        Returns -1 if there is none, or if the log has lost its record.
+        Returns -1 if there is none, or if its record lies before ``log_start``.
         """
         stop, count = offset + limit, 1
         while offset < stop and (raw := self.read(offset, count)):
@@ -313,7 +320,10 @@ class ConsumeQueue(QueueState):
         return -1
 
     def fill_to(self, offset: int) -> None:
-        """Append holes up to ``offset``, or let an empty queue begin at that file's first entry."""
+        """Append holes up to ``offset``.
+
+        A queue without files starts with holes from the first entry of the file of ``offset``.
+        """
         if self.max_offset == 0 and not self._pool.bases(self.directory):
             per_file = self._pool.file_bytes // QUEUE_ENTRY_BYTES
             self._start_at(offset - offset % per_file)
@@ -354,7 +364,10 @@ class ConsumeQueue(QueueState):
         return found
 
     def fetch(self, offset: int, count: int) -> bytes:
-        """Read entries from ``offset`` in its file; for a thread. Raises OSError."""
+        """Read at most ``count`` entries that are in the file of ``offset``; for a thread.
+
+        Raises StoreCorrupt if the file cannot be read.
+        """
         size = (min(offset + count, self.tail_offset) - offset) * QUEUE_ENTRY_BYTES
         return self._pool.fetch(self.directory, offset * QUEUE_ENTRY_BYTES, size)
 
@@ -385,8 +398,8 @@ class ConsumeQueue(QueueState):
     def _fill_file(self) -> None:
         """Write holes from the start of the file up to the first entry of the queue.
 
-        A file is read from its start, and ends at the first entry of zeros. An expired entry before
-        the first one has the same effect as a hole.
+        Readers take an entry of zeros for the end of the entries. No holes are needed if the file
+        still has an expired entry before the first one.
         """
         before = self._written % (self._pool.file_bytes // QUEUE_ENTRY_BYTES)
         if before and not _place(self._entry(self._written - 1).ljust(QUEUE_ENTRY_BYTES, b"\0"))[1]:
@@ -395,6 +408,7 @@ class ConsumeQueue(QueueState):
 
 
 def _counts(entry: bytes, below: int) -> bool:
+    """Return whether an entry is for a record before ``below``; a hole counts too."""
     if len(entry) < QUEUE_ENTRY_BYTES:
         return False
     physical_offset, size = _place(entry)
@@ -417,6 +431,7 @@ def _place(entry: bytes | bytearray) -> tuple[int, int]:
     return physical_offset, size
 
 
+#: A row of a dispatched record; see the head of the module.
 Dispatched: TypeAlias = tuple[ConsumeQueue, int, int, int, int, int, tuple[str, ...]]
 #: Consecutive records of the log: rows of single messages, or a write batch.
 RecordGroup: TypeAlias = Sequence[Dispatched] | WriteBatch

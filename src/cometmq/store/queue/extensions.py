@@ -1,7 +1,8 @@
-"""Consume queue extensions: units beside the entries of a queue, which hold the real tag codes.
+"""Consume queue extensions: more data for each entry of a queue, in a unit of a separate file.
 
-With ``enableConsumeQueueExt`` the tag code of an entry is the address of a unit in the files
-``consumequeue_ext/<topic>/<queueId>/NNN...`` (upstream: ConsumeQueueExt.java). A unit, big-endian:
+With ``enableConsumeQueueExt`` the tag code field of an entry has the address of its unit in the
+files ``consumequeue_ext/<topic>/<queueId>/NNN...`` (upstream: ConsumeQueueExt.java). The unit has
+the real tag code. A unit, big-endian:
 
     0    2    size of the unit: 20 and the size of the bit map
     2    8    tag code
@@ -9,12 +10,12 @@ With ``enableConsumeQueueExt`` the tag code of an entry is the address of a unit
     18   2    size of the bit map, 0 if there is none
     20   n    bit map of the SQL92 filters that match, see bitmaps.py
 
-An address is the unit's offset minus 2^63. Files follow each other in offsets. A unit does not
-cross files: -1 as size says that the next unit is in the next file, and the last 4 bytes of a file
-stay unused. Zeros follow the last unit.
+An address is the offset of the unit minus 2^63. Offsets continue from file to file, which are named
+by their first one. A unit never crosses the end of a file: a size of -1 says that the next unit is
+in the next file. The last 4 bytes of a file stay unused. Zeros follow the last unit.
 
-Units are only translated at the border between memory and the queue files: entries in memory always
-hold real tag codes. A crash may lose units, so the code of a missing one is made from its record.
+Entries in memory always hold real tag codes; they are translated when queue files are read and
+written. A crash may lose units. The tag code of a lost unit is then computed from its record.
 """
 
 from __future__ import annotations
@@ -56,14 +57,15 @@ _WINDOW_BYTES: Final = 1 << 14
 _CHUNK_BYTES: Final = 3_000 * QUEUE_ENTRY_BYTES
 _KEPT_ENDS: Final = 4_096
 
-#: Reads units from an offset on, at most a number of bytes; None if the device must be read.
+#: A function (offset, bytes) that reads units; None if the device must be read.
 ReadUnits = Callable[[int, int], "bytes | bytearray | None"]
-#: Makes the tag code of a record whose unit is lost, from its position and size; None if it cannot.
+#: A function (physical offset, size) that returns the tag code of a record whose unit is missing;
+#: None if it cannot.
 MissingCode = Callable[[int, int], "int | None"]
 
 
 class RecordFacts(Protocol):
-    """What the log knows of a record."""
+    """Facts about single records, read from the log (dispatch.py)."""
 
     def store_ms(self, place: int) -> int:
         """Return the store time of the record at a physical offset, ms; -1 if unreadable."""
@@ -79,7 +81,7 @@ class RecordFacts(Protocol):
 
 
 class _End(NamedTuple):
-    """The position after the last entry that was written with a unit, and the end of the units."""
+    """The byte position after the last entry written with a unit, and the end of the units."""
 
     position: int
     units: int
@@ -95,8 +97,8 @@ def with_codes(
 ) -> bytes | bytearray | None:
     """Return entries with tag codes in the place of addresses; None if the device must be read.
 
-    ``missing`` makes the code of a record whose unit is missing, from its position and size. An
-    address for which it has none stays.
+    ``read`` reads units; ``missing`` computes the tag code if a unit is missing. If it cannot, the
+    address stays.
     """
     marks = bytes(raw[_CODE_AT::QUEUE_ENTRY_BYTES])
     number = marks.find(_ADDRESS_BYTE)
@@ -171,7 +173,7 @@ class UnitReader:
     ) -> bytes | bytearray:
         """Return the entries of a queue's directory with tag codes in the place of addresses.
 
-        ``missing`` makes the code of a missing unit. An address for which it has none stays.
+        ``missing`` computes the tag code if a unit is missing. If it cannot, the address stays.
         """
         if not has_addresses(raw):
             return raw
@@ -196,7 +198,7 @@ class UnitReader:
 
 
 def _beside(directory: str) -> str:
-    """Return the directory of the units of a queue's directory."""
+    """Return the directory with the units of the queue whose files are in ``directory``."""
     topic_path, number = os.path.split(directory)
     top, topic = os.path.split(topic_path)
     return os.path.join(os.path.dirname(top), EXTENSIONS, topic, number)
@@ -205,9 +207,10 @@ def _beside(directory: str) -> str:
 class ExtendedQueueFiles(QueueFiles):
     """The files of all queues, and of their units.
 
-    Reads return entries with their tag codes. If ``writes_units``, each appended entry gets a unit;
-    an entry that replaces another one keeps its tag code, so that addresses increase. The units
-    begin again after the last one that an entry of the queue needs, however many a crash left.
+    Reads return entries with their tag codes. With ``writes_units``, each appended entry gets a
+    unit. An entry that replaces another one has its tag code instead of an address, because the
+    addresses of a queue must increase. New units follow the last one that an entry of the queue
+    needs; later units, which a crash may leave, are removed first.
     """
 
     __slots__ = ("_clock", "_ends", "_facts", "_units", "_writes_units", "bit_maps")
@@ -223,7 +226,10 @@ class ExtendedQueueFiles(QueueFiles):
         clock: Clock,
         writes_units: bool,
     ) -> None:
-        """Create it for the queues in ``directory``; their units are in a directory beside it."""
+        """Create the files of the queues in ``directory``; a directory beside it has their units.
+
+        ``unit_file_bytes`` is the size of a file of units.
+        """
         super().__init__(files, directory, file_bytes)
         beside = os.path.join(os.path.dirname(directory), EXTENSIONS)
         self._units = QueueFiles(files, beside, unit_file_bytes)
@@ -414,7 +420,7 @@ class ExtendedQueueFiles(QueueFiles):
         try:
             self._move_units(topic, queue_ids)
         except OSError as error:
-            # The queues are gone. The first append of a topic of this name cuts the units.
+            # The queues are gone. The first append to a new topic of this name cuts the units.
             logger.warning("queue_units_not_removed topic=%s error=%r", topic, str(error))
 
     def _move_units(self, topic: str, queue_ids: list[int] | None) -> None:
@@ -429,7 +435,7 @@ class ExtendedQueueFiles(QueueFiles):
         for directory in [each for each in self._ends if _beside(each) in paths]:
             del self._ends[directory]
         if paths:
-            # The next start does not need them: it makes the units of a restored queue again.
+            # The next start does not need them: it writes the units of a restored queue again.
             self.removals.discard(paths)
             self._units.new_directories.add(top)
 

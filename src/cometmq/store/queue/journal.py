@@ -1,22 +1,22 @@
 """The entry journal: unwritten entries of many queues, in sequence.
 
-Writing a single entry to a file of its own costs more than all other work of a send. So with many
-queues in use, a queue is written only from time to time. Until then its entries are also here, as
-rows of a write that happens anyway. After the process was killed, they are read from here instead
-of being rebuilt from the log. The journal is never synced: after a power cut, recovery reads the
-log from the position up to which queue files were synced.
+Writing a single entry to its queue's file costs more than all other work of a send. So with many
+queues in use, the file of a queue is written only from time to time. Until then its entries are in
+the journal, where one write takes those of many queues. After a kill of the process, a start reads
+them from the journal instead of rebuilding them from the log. The journal is never synced: after a
+power cut, recovery reads the log from the position up to which queue files were synced.
 
-Files are named by the log offset at which they begin and hold blocks, big-endian:
+Files are named by the log offset at which they begin, and hold blocks, big-endian:
 
     0    4    magic "CMEJ"
     4    4    CRC-32 of all that follows in the block
     8    4    bytes of names
     12   4    number of rows
-    16   8    the block has the entries for records from this log offset ...
-    24   8    ... up to this one
-    32   8    number of the block's first name
-    40        names: "topic\\tqueueId\\n" each, numbered on
-              rows: number of the name 8, queue offset 8, entry (layout.py) 20;
+    16   8    first log offset: the block has the entries for records from here ...
+    24   8    ... up to this log offset
+    32   8    number of the block's first name; the next names have the next numbers
+    40        names of queues that are new in this file: "topic\\tqueueId\\n" each
+              rows: number of the queue's name 8, queue offset 8, entry (layout.py) 20;
               queue offset -1 voids all earlier entries of the queue: its topic was deleted
 
 Java brokers ignore these files.
@@ -54,8 +54,8 @@ _VOID = -1
 class EntryJournal:
     """The journal's files, and the rows that are not written yet.
 
-    It has the entries for records from ``start`` up to ``end``; ``start`` is -1 if it is not in
-    use.
+    The files have the entries for records from the log offset ``start`` up to ``end``. Both are -1
+    while the journal is not in use.
     """
 
     __slots__ = (
@@ -77,7 +77,8 @@ class EntryJournal:
         self._directory = directory
         self._bases: list[int] = []
         self._handle = -1
-        #: Numbers of queues in this file begin at ``_first``; ``_names`` are not written yet.
+        #: Queues get numbers from ``_first`` on in the current file, next ``_next``. ``_names`` are
+        #: the names that are not written yet.
         self._first = self._next = 0
         self._names: list[str] = []
         self._room = 0
@@ -211,7 +212,7 @@ class Tail:
         self.first = self.next = 0
 
     def put(self, offset: int, entry: bytes) -> None:
-        """Add an entry, replacing later ones if needed, as the queue did.
+        """Add an entry. Drop those from its offset on, which the queue had dropped as well.
 
         Raises ValueError if entries before it are missing.
         """
@@ -238,9 +239,10 @@ class Tail:
 def read_journal(
     files: Files, directory: str, start: int, end: int
 ) -> dict[tuple[str, int], Tail] | None:
-    """Return the entries for records from ``start`` up to ``end``, by queue.
+    """Return the entries for records from the log offset ``start`` up to ``end``, by queue.
 
-    Some earlier ones may be included. Returns None if the files do not hold all of them.
+    Some earlier entries may be included. Returns None if the files do not hold all that are asked
+    for.
     """
     tails: dict[tuple[str, int], Tail] = {}
     names = files.names(directory)

@@ -1,16 +1,16 @@
 """The files of consume queues: handles, reads and writes at byte positions, syncs, removal.
 
-Files have their full length from the start, because Java brokers refuse another one; they are
-sparse, with zeros after the last entry. Handles are kept in a bounded LRU cache, so only memory
-limits the number of queues.
+Files have their full length from the start, because Java brokers refuse files of another length.
+They are sparse, with zeros after the last entry. Handles are kept in a bounded LRU cache, so only
+memory limits the number of queues.
 
 The files of removed queues are moved aside in one step and deleted from the disk later:
 
     consumequeue/.deleted/pending-<n>   the removal is not durably recorded yet
     consumequeue/.deleted/gone-<n>      may be deleted from the disk
 
-No topic can have this name, and Java brokers ignore it. A start that finds pending files does not
-know whether their queues should exist, so it dispatches the whole log again.
+No topic can have the name ``.deleted``, and Java brokers ignore it. A start that finds pending
+files does not know whether their queues should exist, so it dispatches the whole log again.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Removals:
                 # between.
                 for below in await in_thread(files.names, gone):
                     folder = os.path.join(gone, below)
-                    # What is no file of a queue goes at the end.
+                    # ``remove_tree`` removes everything else.
                     with suppress(NotADirectoryError, IsADirectoryError):
                         for file in await in_thread(files.names, folder):
                             await in_thread(files.unlink, os.path.join(folder, file))
@@ -125,6 +125,7 @@ class Removals:
 
 #: For more files than this, a sync of the whole file system is faster.
 _SYNC_LIMIT = 512
+#: Limits of ``kept_bytes`` and ``long_bytes``: of one queue, and of all queues together.
 _KEPT_BYTES = 1_280
 _KEPT_IN_ALL_BYTES = 32 << 20
 _LONG_BYTES = 20_000
@@ -216,7 +217,7 @@ class QueueFiles:
         try:
             self._files.resize(handle, self.file_bytes)
         except OSError:
-            # A file with a wrong length would later be used as it is, and no broker could read it.
+            # Leave no file of another length: it would be used later, and Java brokers refuse it.
             self._files.close(handle)
             with suppress(OSError):
                 self._files.unlink(path)
@@ -240,7 +241,8 @@ class QueueFiles:
     def write(self, directory: str, position: int, data: Buffer, *, begins: bool = False) -> None:
         """Write entries at a byte position of a queue, across files if needed.
 
-        Raises OSError, also for a file that is gone, unless the queue ``begins`` there.
+        ``begins`` says that the queue has no earlier entries. Otherwise a missing file, which must
+        have some, raises FileNotFoundError. Raises OSError.
         """
         view = memoryview(data)
         while view:
@@ -257,7 +259,8 @@ class QueueFiles:
     def _check_there(self, path: str) -> None:
         if self._files.exists(path):
             return
-        # A new file would have zeros for the earlier entries, and their messages could not be read.
+        # A new file would have zeros for the earlier entries: consumers would not get their
+        # messages.
         if path not in self.lost:
             self.lost.add(path)
             logger.error("queue_file_lost path=%s", path)
@@ -300,7 +303,10 @@ class QueueFiles:
         return buffer
 
     def fetch(self, directory: str, position: int, size_bytes: int) -> bytes:
-        """Read as :meth:`read` does, through a separate handle, so that a thread may call it."""
+        """Read as :meth:`read` does, through a separate handle, so that a thread may call it.
+
+        Raises StoreCorrupt if the file cannot be read.
+        """
         base = position - position % self.file_bytes
         path = os.path.join(directory, file_name(base))
         try:
@@ -433,7 +439,7 @@ class QueueFiles:
         """Rewrite those of the files whose last sync failed, in steps of 0.1 ms.
 
         Call it before :meth:`sync_paths`, in the thread that writes queues. In another thread, it
-        could undo what is written between its read and its write. Raises OSError.
+        could overwrite entries that are written between its read and its write. Raises OSError.
         """
         for path in sorted(self._failed.intersection(paths)):
             try:
@@ -449,9 +455,9 @@ class QueueFiles:
     def sync_paths(self, paths: list[str], directories: list[str]) -> None:
         """Sync files and directories; a thread may call this. Raises OSError.
 
-        It opens handles of its own; for very many files it syncs the whole file system. After a
+        It opens separate handles; for very many files it syncs the whole file system. After a
         failure, the next sync first writes the files again, because the kernel may have marked
-        unwritten pages as clean. The failure is remembered here because the caller may have been
+        unwritten pages as clean. The failure is recorded here because the caller may have been
         cancelled.
         """
         try:

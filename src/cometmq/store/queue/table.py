@@ -34,8 +34,8 @@ class QueueTable:
     - ``known``: the queue ids of each topic, in memory or not.
     - ``resumed``: the queues that the journal had entries of, until they are first used.
     - ``load_below``: a physical offset. A load trusts the entries of files for records below it.
-    - ``begins``: queues whose files may begin later than at 0 (see ``QueueCheck`` in
-      recovery/filechecks.py).
+    - ``begins``: topic, queue id and first byte position of queues that are known to lack no
+      earlier files (checkpoint.py).
     - ``on_gone``: functions that are called with each queue that is removed from memory, so that
       nothing else keeps it.
     - ``recovering``: True until the queues have entries for all records of the log.
@@ -93,7 +93,7 @@ class QueueTable:
     def entry_total(self) -> int:
         """Return the sum of the maximum offsets of all queues that have entries.
 
-        Returns -1 if a queue is not in memory, as its offsets are unknown then.
+        Returns -1 if a queue is not in memory: its offsets are unknown.
         """
         if self._count < sum(map(len, self.known.values())):
             return -1
@@ -104,10 +104,10 @@ class QueueTable:
         return self.get((topic, queue_id)) or self.load(topic, queue_id)
 
     def load(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Put a queue that is not in memory there, and return it.
+        """Load a queue that is not in memory, and return it.
 
-        A queue that exists gets the entries of the journal or of its files, another is empty.
-        Raises MessageIllegal for a bad name.
+        An existing queue gets its entries from the journal or from its files; a new one is empty.
+        Raises MessageIllegal for a bad name, StoreCorrupt if the check finds bad files.
         """
         queue = self.resumed.pop((topic, queue_id), None)
         log_start = self._segments.start
@@ -129,7 +129,7 @@ class QueueTable:
         return queue
 
     def resume(self, tails: Mapping[tuple[str, int], Tail]) -> Iterator[ConsumeQueue]:
-        """Create the queues whose last entries the journal had, and yield them.
+        """Create the queues whose last entries were in the journal, and yield them.
 
         The files of such a queue are not opened before its first use.
         """
@@ -145,7 +145,7 @@ class QueueTable:
         queues = self.by_topic.get(topic, {})
         queue = queues.pop(queue_id, None)
         if queue is None:
-            # A resumed queue was never used, so there is no one to tell.
+            # A resumed queue was never used, so nothing else keeps it.
             return self.resumed.pop(key, None)
         self._count -= 1
         if not queues:

@@ -1,9 +1,11 @@
 """Cold reads: access to bytes of the log that may not be in memory.
 
-Bytes in memory are returned at once (:class:`ColdReads` says which); a thread reads all others,
-because a page fault in a memory map stops the whole process until the device answers, and so does a
-read. A block that differs from its seal (the scrub finds them) is not served. It is compared again
-on each request: its file may have been restored in the meantime.
+Bytes in memory are returned at once (:class:`ColdReads` says which). A thread reads all others: on
+the event loop, a read or a page fault would stop all work until the device answers. A block that
+differs from its seal is not served; the scrub finds such blocks (maintenance/checksumming.py). Each
+request compares the block again, because its file may have been restored in the meantime.
+
+The module also limits the time that such reads take from the event loop (:class:`FarTurns`).
 """
 
 from __future__ import annotations
@@ -27,16 +29,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Bytes before the log's end that are certainly in memory if this run wrote them.
 RECENT_BYTES: Final = 64 << 20
-#: A whole number of blocks.
+#: Size of a window: a whole number of blocks.
 WINDOW_BYTES: Final = 1 << 20
+#: Number of windows that are kept.
 _KEPT: Final = 32
 #: Ranges within this many bytes are read through windows.
 _CLOSE_BYTES: Final = WINDOW_BYTES // 2
 
 #: A physical offset and a size.
 Range: TypeAlias = tuple[int, int]
-#: Bytes; or damage; or None if the log no longer has them.
+#: Bytes; or the error that reports their damage; or None if the log no longer has them.
 Found: TypeAlias = memoryview | StoreCorrupt | None
 
 
@@ -73,15 +77,15 @@ class ColdReads:
 
     Only these bytes are returned at once:
 
-    - the latest bytes that this run of the broker wrote, which are certainly in memory, as views of
-      the files' maps;
-    - other bytes near the end, in the same way, if the system reports them as resident: after a
-      restart, or when memory is short, it may not (docs/decisions/0014-bytes-in-memory.md);
+    - the last bytes that this run of the broker wrote, which are certainly in memory, as views of
+      the memory maps;
+    - other bytes near the end, in the same way, if the system reports that they are resident: after
+      a restart, or when memory is short, they may not be (docs/decisions/0014-bytes-in-memory.md);
     - bytes of a window. Far from the end only windows are used, because the system may evict a page
-      right after it reported it (docs/decisions/0020-cold-reads.md).
+      right after it reported it as resident (docs/decisions/0020-cold-reads.md).
 
-    Bytes more than ``hot_bytes`` before the log's end count as far. No damage was found from
-    ``sound_from`` on.
+    A *window* is a cached part of a log file (:class:`Windows`). Bytes more than ``hot_bytes``
+    before the log's end count as far. No damage was found from ``sound_from`` on.
     """
 
     __slots__ = ("hot_bytes", "log", "sound_from", "windows")
@@ -95,7 +99,7 @@ class ColdReads:
 
     @property
     def recent_from(self) -> int:
-        """Physical offset from which this run wrote everything, so lately that it is in memory."""
+        """Physical offset from which this run wrote all bytes, and all are still in memory."""
         log = self.log
         near = log.written - min(RECENT_BYTES, self.hot_bytes)
         return max(log.opened_at, near, self.sound_from)
@@ -141,8 +145,8 @@ class ColdReads:
     def part_at_once(self, start: int, stop: int, end: int) -> tuple[memoryview, int, int] | None:
         """Return window bytes from ``start`` on, at least up to ``stop`` and at most up to ``end``.
 
-        Returns the bytes, their physical offset, and the end of the usable part; None if the
-        windows do not have them.
+        Returns the bytes, their physical offset, which may be before ``start``, and the end of the
+        usable part; None if the windows do not have them.
         """
         file = self.log.segments.find(start)
         if file is None or stop > file.end:
@@ -159,7 +163,10 @@ class ColdReads:
         return None if found is None else (found, start, stop)
 
     def _spans(self, ranges: Sequence[Range]) -> list[tuple[LogFile, list[Range]]]:
-        """Group neighbouring ranges by file; the first range without a file ends the list."""
+        """Group neighbouring ranges of one file, to be read together.
+
+        The list ends before the first range that no file has.
+        """
         spans: list[tuple[LogFile, list[Range]]] = []
         for start, size in ranges:
             file = self.log.segments.find(start)
@@ -177,10 +184,10 @@ class ColdReads:
     # --- with a wait -------------------------------------------------------------------------
 
     async def load(self, ranges: Sequence[Range], *, ahead: bool = False) -> list[Piece]:
-        """Read the bytes of ranges in a thread; the first range that is gone ends the list.
+        """Read the bytes of ranges in a thread.
 
-        With ``ahead``, ranges close together are read through windows, which stay in memory for
-        readers that continue there. Raises OSError.
+        The list ends before the first range that is gone. With ``ahead``, ranges close together are
+        read through windows, which stay in memory for readers that continue there. Raises OSError.
         """
         spans = self._spans(ranges)
         pieces: list[Piece] = []
@@ -241,7 +248,7 @@ class ColdReads:
             pieces = await self.load([(start, size) for start, size, _ in cold])
             for (_, _, number), piece in zip(cold, pieces, strict=False):
                 found[number] = piece.view if piece.damage < 0 else piece.error()
-            # The pieces end before a range whose file is gone by now: skip that one.
+            # If there are fewer pieces, the file of the next range is gone by now: skip that one.
             cold = cold[len(pieces) + 1 :]
         return found
 
@@ -289,7 +296,7 @@ class Pinned(Protocol):
 def in_thread(
     files: Sequence[Pinned], call: Callable[..., Any], *values: object
 ) -> asyncio.Future[Any]:
-    """Run a call on files in a thread; files dropped in the meantime stay open for it."""
+    """Run a call on files in a thread; the files stay open for it even if they are dropped."""
     for file in files:
         file.pin()
 
@@ -312,10 +319,10 @@ def _read_spans(spans: list[tuple[LogFile, list[Range]]]) -> list[memoryview]:
 
 
 class _Window:
-    """Bytes of one log file between two physical offsets, as far as they were read.
+    """The bytes of one log file between two physical offsets, in blocks that are read as needed.
 
-    ``coming`` is a read in progress. ``is_followed`` says that read-ahead of the next window was
-    requested.
+    ``coming`` is done when the read in progress ends; None if there is none. ``is_followed`` says
+    that read-ahead of the next window was requested.
     """
 
     __slots__ = ("_buffer", "_has", "coming", "file", "is_followed", "start", "stop")
@@ -341,9 +348,9 @@ class _Window:
             self.stop = stop
 
     def reach(self, start: int, stop: int) -> int:
-        """Return the end of the bytes from ``start`` on that are here or in the page cache.
+        """Return the end of the bytes from ``start`` on that the window has, at most ``stop``.
 
-        At most ``stop``. Bytes from the page cache are copied into the window.
+        Missing blocks are copied into the window if the page cache has them.
         """
         for block in self._blocks(start, stop):
             if not self._has[block]:
@@ -376,13 +383,14 @@ class _Window:
 
 
 class Windows:
-    """Windows: recently read bytes of one log, kept for later readers.
+    """Windows: parts of the log that were read recently, kept for later readers.
 
-    A consumer that replays a queue continues where it stopped, and the other queues of its topic
-    lie in between. So a window serves all readers. The first read from a window makes the system
-    read the next one ahead. The loop then copies what the page cache has, one block at a time and
-    without waiting; a thread reads only what is missing. Threads are avoided because they delay all
-    others when they reacquire the interpreter lock. ``written`` returns the log's end.
+    A consumer that replays a queue continues where it stopped, and the records of other queues lie
+    in between. So a window serves the readers of all queues. The first read from a window makes the
+    system read the next window ahead into the page cache. The event loop copies blocks from the
+    page cache without waiting; a thread reads only the missing ones. Threads are avoided because
+    they delay all others when they reacquire the interpreter lock. ``written`` returns the log's
+    end.
     """
 
     __slots__ = ("_kept", "_written")
@@ -484,18 +492,23 @@ def _arrived(window: _Window, start: int, stop: int, reading: asyncio.Future[int
     coming.set_result(None)
 
 
-#: While the log grows, pulls far from its end get one part in this many of the loop's time.
+#: While the log grows, pulls far from its end get 1/PARTS of the event loop's time.
 PARTS: Final = 6
 #: The log counts as growing for this long after it grew.
 _GROWS_NS: Final = 20_000_000
-#: Credit for unused time of the share.
+#: Unused time that counts for the next pull.
 _SAVED_NS: Final = 1_000_000
+#: Interval at which waiting pulls are tried.
 _TICK_MS: Final = 1
+#: Maximum number of waiting pulls; further ones are served at once.
 MAX_WAITING: Final = 10_000
 
 
 class Share:
-    """The scheduling decision, without a clock: no pull before ``free_ns`` while the log grows."""
+    """The share of far pulls: while the log grows, none may begin before ``free_ns``.
+
+    The class has no clock; times are monotonic and in ns.
+    """
 
     __slots__ = ("_grew_ns", "_written", "free_ns")
 
@@ -525,13 +538,13 @@ class Spawner(Protocol):
 
 
 class FarTurns:
-    """Turns of pulls far from the log's end: they get a share of the loop while others send.
+    """Limits pulls far from the log's end to a share of the event loop's time while others send.
 
-    A consumer that replays asks again as soon as it is answered, and its data is copied out of the
-    page cache. Without a limit that would take all of the loop's time, and every send would wait.
-    So while the log grows, a pull that took long is followed by a pause five times as long; other
-    far pulls wait for its end, in order. Without senders there is no pause. ``written`` returns the
-    log's end.
+    A consumer that replays pulls again as soon as it is answered, and its data is copied out of the
+    page cache. Without a limit, such pulls would take all of the loop's time, and every send would
+    wait. So while the log grows, a pull that took long is followed by a pause about five times as
+    long; other far pulls wait for the end of the pause, in order. Without senders there is no
+    pause. ``written`` returns the log's end.
     """
 
     def __init__(self, clock: Clock, tasks: Spawner, written: Callable[[], int]) -> None:
@@ -554,7 +567,7 @@ class FarTurns:
         return len(self._waiting) < MAX_WAITING and self._share.rests(now_ns, self._written())
 
     def wait(self, serve: Callable[[], None]) -> None:
-        """Call ``serve`` when it is its turn; it reports its work with :meth:`spent`."""
+        """Call ``serve`` after the pulls that wait already; it must call :meth:`spent`."""
         self._waiting.append(serve)
         if len(self._waiting) == 1:
             self._tasks.spawn(self._serve(), name="far pulls")

@@ -1,6 +1,6 @@
 """Lookups off the hot path: by time, by key, by physical offset.
 
-Bytes in memory are read at once; a thread reads those that may be on the device only (upstream:
+Bytes of the log that are in memory are read at once; a thread reads the others (upstream:
 DefaultMessageStore.queryMessage, getOffsetInQueueByTime).
 """
 
@@ -38,7 +38,7 @@ class IndexQuery(NamedTuple):
 async def record_at(reads: ColdReads, offset: int, end: int) -> memoryview | None:
     """Return the record that begins at ``offset`` and ends by ``end``; None if there is none.
 
-    The offset may come from an untrusted client, so the record is fully checked.
+    Only the magic number and the stated offset are checked, not the rest of the record.
     """
     if not reads.log.segments.start <= offset <= end - FIXED_BYTES:
         return None
@@ -50,7 +50,10 @@ async def record_at(reads: ColdReads, offset: int, end: int) -> memoryview | Non
 
 
 def record_size(head: memoryview | None, offset: int) -> int:
-    """Return the size of the record with the first bytes ``head``; 0 if none is at ``offset``."""
+    """Return the size of the record that begins with ``head``.
+
+    Returns 0 if ``head`` is None or does not state the physical offset ``offset``.
+    """
     if head is None:
         return 0
     size, magic, physical_offset = _PLACE.unpack_from(head)
@@ -71,9 +74,10 @@ async def store_time_at(reads: ColdReads, queue: ConsumeQueue, offset: int) -> i
 async def offset_by_time(
     reads: ColdReads, queue: ConsumeQueue, store_ms: int, *, upper: bool
 ) -> int:
-    """Return the first offset stored at or after a time; with ``upper`` the last at or before it.
+    """Return the queue offset of the first message stored at or after a time.
 
-    Returns ``max_offset`` if all are older (with ``upper``, ``min_offset`` if all are newer).
+    With ``upper``, return that of the last message stored at or before the time. Returns
+    ``max_offset`` if all are older; with ``upper``, ``min_offset`` if all are newer.
     """
     low, high = queue.min_offset, queue.max_offset
     first = low
@@ -95,7 +99,10 @@ async def query_index(
     max_count: int,
     times_ms: tuple[int, int],
 ) -> IndexQuery:
-    """Return records whose (topic, key) has the hash of ``key``, stored in a time range."""
+    """Return records with the hash of a (topic, key), stored in a range of times.
+
+    ``end`` is the end of the log that may be read.
+    """
     places, rest = index.lookup(*key, max_count, *times_ms)
     if len(places) < max_count and rest.chains:
         places += await in_thread(rest.files, rest.run)

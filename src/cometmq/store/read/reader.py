@@ -1,13 +1,13 @@
 """Reads of a queue for a consumer: choose the records to send, without copying a byte.
 
 ``read`` examines only queue entries and returns ranges of the log, with their bytes if these are in
-memory (coldreads.py). Otherwise the result is cold, and the store's ``load`` reads the missing
-bytes in a thread. Far from the log's end, fewer messages are returned at once
+memory (coldreads.py). Otherwise the result is *cold*, and the store's ``load`` reads the missing
+bytes in a thread. Far from the log's end, a read returns fewer messages
 (upstream: DefaultMessageStore.getMessage).
 
-``read`` examines as many messages as it returns. ``read_matching_at_once`` is for consumers that
-select messages by an expression. It examines many messages that are in memory near the end of the
-log, and gathers those that match. It leaves all other data to ``read``.
+``read_matching_at_once`` is for consumers that select messages by an SQL92 expression. It examines
+many messages that are in memory near the end of the log, and returns those that match. It leaves
+all other data to ``read``.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class ReadResult(msgspec.Struct, gc=False):
     """The result of a read.
 
     ``ranges`` are (physical offset, size), ``chunks`` their bytes in order; ``ranges`` may be empty
-    if ``chunks`` is filled. If ``cold`` is set, ``chunks`` is empty until the store's ``load`` has
-    filled it for ``query``; without ``entries``, the queue entries must be read too. ``far`` says
-    that the records begin far from the log's end. ``wrong`` is the offset of an entry that must be
-    repaired first, -1 if there is none. ``entries`` are the offsets, positions and sizes that a
-    cold result is checked against.
+    if ``chunks`` is filled. If ``cold`` is True, ``chunks`` is empty until the store's ``load`` has
+    filled it for ``query``. ``entries`` are the queue entries that the records must match; if a
+    cold result has none, they must be read first. ``wrong`` is the queue offset of an entry that
+    must be repaired first, -1 if there is none. ``far`` says that the records begin far from the
+    log's end.
     """
 
     status: ReadStatus
@@ -128,10 +128,10 @@ def empty(status: ReadStatus, next_offset: int, min_offset: int, max_offset: int
 
 
 def read(query: Query, reads: ColdReads, limits: ReadLimits) -> ReadResult:
-    """Read at most ``max_count`` messages and ``max_bytes`` from ``offset`` on, but at least one.
+    """Read at most ``max_count`` messages and ``max_bytes`` from ``offset`` on.
 
-    ``codes`` selects entries by tag code. ``next_offset`` of the result follows the last examined
-    entry.
+    The first message is returned whatever its size. ``codes`` selects entries by tag code.
+    ``next_offset`` of the result follows the last examined entry.
     """
     queue, offset = query.queue, query.offset
     low, high = queue.min_offset, queue.max_offset
@@ -164,8 +164,8 @@ def choose(
 ) -> ReadResult:
     """Return the result for the queue entries that a query examines.
 
-    ``is_right`` says that the entries need no check, because they were never in a file. The log is
-    known to have no records for offsets up to ``gone``.
+    ``is_right`` says that the entries need no check, because they were never read from a file. The
+    log is known to have no records for queue offsets up to ``gone``.
     """
     found = _at_once(entries, query, reads, limits, is_right=is_right)
     if found is None and entries and reads.is_far(int.from_bytes(entries[:8], "big")):
@@ -222,7 +222,11 @@ def _at_once(
 
 
 class _Taken(msgspec.Struct, gc=False):
-    """The entries that a read selects, and the number of entries that it examined."""
+    """The entries that a read selects, and the number of entries that it examined.
+
+    ``removed`` says that some were skipped because the log no longer has their records. ``wrong``
+    is the queue offset of an entry that must be repaired, -1 if there is none.
+    """
 
     offsets: list[int]
     places: list[int]
@@ -301,7 +305,8 @@ def _take(
         ):
             taken.removed = True
             continue
-        # Positions increase: if not, this entry or the one before is wrong.
+        # Physical offsets increase: if not, this entry or the previous one is wrong. Return what
+        # was selected before it; the next read begins with this entry.
         if not is_right and (phys < stop or not _may_be(phys, size, reads.log)):
             taken.wrong = -1 if count else offset + scanned
             taken.scanned = scanned
@@ -331,8 +336,8 @@ def _may_be(place: int, size: int, log: CommitLog) -> bool:
 def _is_gone(queue: ConsumeQueue, entries: bytes | bytearray, number: int, log_start: int) -> bool:
     """Return whether an entry that points before the log's start is for a removed record.
 
-    It is if the queue's first entry and the entry after this one are also for removed records.
-    Otherwise the entry itself may be wrong.
+    This is certain if the queue's first entry and the entry after this one are for removed records
+    too. Otherwise the entry itself may be wrong.
     """
     at = (number + 1) * QUEUE_ENTRY_BYTES
     if at + QUEUE_ENTRY_BYTES > len(entries):
@@ -399,8 +404,8 @@ def _from_windows(
 ) -> ReadResult | None:
     """Return records far from the log's end that are in windows (coldreads.py).
 
-    The limits for hot records apply, and records outside the windows are not waited for. Returns
-    None if the windows lack the first record, or if the entries must be examined one by one.
+    The limits for hot records apply, because no record has to be read from the device. Returns None
+    if the windows lack the first record, or if the entries must be examined one by one.
     """
     queue, offset, max_count, max_bytes, codes = query
     max_count = min(max_count, limits.hot_max_count)
@@ -493,7 +498,7 @@ async def _fetch(query: Query) -> bytes | bytearray:
 
 
 def fill(result: ReadResult, pieces: Sequence[Piece]) -> None:
-    """Set the bytes of a cold result: one piece for each range, fewer if a file was dropped.
+    """Set the bytes of a cold result to ``pieces``: one for each range, fewer if a file is gone.
 
     The result ends before the first record that touches damage. Raises StoreCorrupt if that is the
     first one.
@@ -541,7 +546,7 @@ class Matcher(Protocol):
 
     @property
     def weight(self) -> int:
-        """Number of its parts that are evaluated for each message (filter/stored.py)."""
+        """Number of parts of the filter that are evaluated for each message (filter/sql92.py)."""
         ...
 
     @property
@@ -551,7 +556,10 @@ class Matcher(Protocol):
 
 
 class _Step(NamedTuple):
-    """Number of examined messages, size of their properties, and the matching records."""
+    """One step of a filtered read: what was examined, and the matching records.
+
+    ``properties_bytes`` is the size of the examined messages' properties.
+    """
 
     looked_at: int
     properties_bytes: int
@@ -565,9 +573,9 @@ def read_matching_at_once(
 ) -> ReadResult | None:
     """Return matching messages from ``offset`` on: at most ``max_count`` and ``max_bytes``.
 
-    At least one is returned if one is found. At most MAX_SCANNED_ENTRIES are examined, fewer if
-    they are costly (filter/stored.py). Returns None if the first message is not in memory or its
-    entry is wrong; then call :func:`read`.
+    The first match is returned whatever its size. At most MAX_SCANNED_ENTRIES are examined, fewer
+    if the filter is costly (filter/sql92.py). Returns None if the first message is not in memory
+    or its entry is wrong; then call :func:`read`.
     """
     queue, start = query.queue, query.offset
     low, high = queue.min_offset, queue.max_offset
@@ -607,7 +615,10 @@ def _match(
     most: tuple[int, int],
     budget: Budget,
 ) -> _Step | None:
-    """Filter messages of one log file; None if the first is not in memory."""
+    """Filter messages of one log file; return None if the first is not in memory.
+
+    ``most`` is the number and the size of the records that may be returned.
+    """
     entries = queue.read_at_once(offset, entry_count)
     if not entries:
         return None

@@ -1,11 +1,11 @@
 """Validation of queue entries against their records, before anything is served.
 
 A record contains its size, queue, queue offset, physical offset and topic. An entry that
-contradicts its record is wrong: a bit of the queue file has changed. It is rebuilt from the log, by
-a search between the records of the neighbouring entries. Entries that were dispatched since the
-start and are still in memory need no check.
+contradicts its record is wrong: the queue file was damaged. It is rebuilt from the log, by a search
+between the records of the neighbouring entries. Entries that were dispatched since the start and
+are still in memory need no check.
 
-The log counts as right here; damage.py and checksums.py detect its damage.
+The log counts as right here; recovery/damage.py and log/checksums.py detect its damage.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 MAX_RECORD_BYTES: Final = 64 * 1024 * 1024
 #: Number of entries on either side that are used to bound the search for a record.
 _NEIGHBOURS: Final = 64
-#: Number of entries that are replaced together: a few ms of the loop.
+#: Number of entries that are replaced together, which takes a few ms of the loop's time.
 _REPAIRED_AT_ONCE: Final = 1_024
 #: Entries of light queues point to records of other queues, which name them in a property.
 _LIGHT_PREFIX: Final = "%LMQ%"
 
 
 def proof_of(queue: ConsumeQueue) -> tuple[int, bytes] | None:
-    """Return what all records of a queue contain: its id, and the bytes after the body.
+    """Return the fields that all records of a queue contain: the queue id, and the topic's bytes.
 
     Returns None for a light queue, whose records belong to other queues.
     """
@@ -120,8 +120,8 @@ class EntryRepairs:
         """Repair the entry at ``offset`` if it is wrong, and wrong ones that follow it.
 
         Returns the physical offset and size of its record; None if the record was removed with the
-        beginning of the log. Raises StoreCorrupt if the log between the neighbouring records does
-        not hold its record.
+        beginning of the log. Raises StoreCorrupt if the log does not have the record between those
+        of the neighbouring entries.
         """
         async with self._lock:
             if not queue.min_offset <= offset < queue.max_offset:
@@ -162,9 +162,10 @@ class EntryRepairs:
 
 
 def _replace_wrong(queue: ConsumeQueue, right: dict[int, tuple[int, int, int]]) -> int:
-    """Replace the entries that differ from these; return their number. Holes stay. Raises OSError.
+    """Replace the entries that differ from ``right``; return their number. Holes stay.
 
-    Damage seldom hits one entry alone, and each search may have to read much of the log.
+    Damage seldom hits one entry alone, and each search may have to read much of the log. Raises
+    OSError.
     """
     known = _entries(queue, min(right, default=0), max(right, default=-1) + 1)
     wrong = [
@@ -214,10 +215,10 @@ def _find(
     end: int,
     delays_ms: tuple[int, ...],
 ) -> dict[int, tuple[int, int, int]]:
-    """Find the records of a queue from ``offset`` on, between those of its right neighbours.
+    """Find the records of a queue from ``offset`` on, between those of correct neighbour entries.
 
-    Returns the right entries, by their queue offsets. If an earlier topic of the same name had a
-    record of the same offset, the later one counts.
+    Returns the correct entries by queue offset. If a deleted topic of the same name had a record of
+    the same queue offset, the later record counts.
     """
     low, high, is_bounded = segments.start, end, False
     for near in sorted((at for at in entries if at <= offset), reverse=True):
@@ -237,7 +238,7 @@ def _find(
             _, at, place, size, code, _, _ = row_of(record, queue, delays_ms)
             if offset <= at < stop:
                 found[at] = place, size, code
-            # Records of an earlier topic are not behind one of this topic.
+            # After a record of this topic, there are none of a deleted topic of the same name.
             if is_bounded and at >= stop - 1:
                 break
     return found

@@ -1,1 +1,1 @@
-"""Recovery at a start: finds the log's end, checks derived files, rebuilds what is missing."""
+"""Recovery at a start: find the log's end, check queue and index files, rebuild missing entries."""

@@ -1,7 +1,7 @@
 """Damage in the log: distinguishes a torn end from loss, and handles both.
 
-The log is *proven* up to the offset that a sync is known to have covered. Bytes that are not a
-record
+The log is *proven* durable up to the offset that a sync is known to have covered. Bytes that are
+not a record
 
 - at or after that offset are the torn end of a crash: the log ends there. If valid records follow,
   they are set aside first (quarantine.py), so that nothing is lost silently;
@@ -12,8 +12,8 @@ record
              blank in the last part of a file. Queue entries for lost records become holes;
   TRUNCATE   the log ends before the damage, and everything after it is set aside.
 
-Broken files are treated the same way: a missing one is skipped as one blank; a short one is filled
-up with zeros and then read.
+Broken files are treated in the same way: SKIP replaces a missing file by a file with a blank; a
+short file is extended with zeros and then read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ FILLER_TOPIC = "-"
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The durable part of the log: all below ``offset``, and all stored up to ``store_ms``."""
+    """The durable part of the log.
+
+    It has all bytes before the physical ``offset``, and all records stored up to ``store_ms``.
+    """
 
     offset: int
     store_ms: int = 0
@@ -71,9 +74,9 @@ class Proof:
 class LogRepair:
     """Decides, where a scan stops, whether the log ends there; repairs the log if it does not.
 
-    opening.py cuts off what follows the end. ``punch`` replaces the queue entries for a range of
-    the log by holes. Before the log is cut at an offset that had been synced, ``record_cut`` is
-    called with it, and ``cut`` is set to it. ``looks_behind`` is set if the machine may have lost
+    opening.py clears the bytes after the end. ``punch`` replaces the queue entries for a range of
+    the log by holes. ``record_cut`` is called with the offset before a durable part of the log is
+    removed; ``cut`` is that offset then. ``looks_behind`` says that the machine may have lost
     power: valid records may then follow zeros.
     """
 
@@ -159,8 +162,10 @@ class LogRepair:
         return False
 
     def _check_changeable(self, start: int, stop: int | None) -> None:
-        """Raise SettingsError if a read-only directory has what is to be changed: the bytes up to
-        ``stop``, or all from ``start`` on."""
+        """Raise SettingsError if a read-only directory has bytes that will be changed.
+
+        These are the bytes from ``start`` up to ``stop``; without ``stop``, all later ones.
+        """
         if stop is None:
             self._segments.check_changeable(start)
             return
@@ -197,8 +202,8 @@ class LogRepair:
     def _skip(self, start: int, following: Resumption, store_ms: int) -> None:
         """Replace the bytes between two offsets by fillers.
 
-        Queue entries are changed first: after a crash in between, the next start finds the damage
-        again, rather than entries that point into a filler.
+        Queue entries are changed first. After a crash in between, the next start then finds the
+        damage again, rather than entries that point into a filler.
         """
         stop = following.offset
         parts = [
@@ -263,10 +268,10 @@ def filler(offset: int, size_bytes: int, store_ms: int) -> bytes:
 
 
 def hole_for(lost: int, file_bytes: int) -> bytes:
-    """Return the hole that replaces the queue entry of a lost record at ``lost``.
+    """Return the hole for the queue entry of a record lost at the physical offset ``lost``.
 
-    Its position is in the previous file. A Java broker that meets a hole continues reading after
-    the file that the hole names, so that file must not hold records of later entries.
+    The offset in the hole is in the previous log file. A Java broker that finds a hole continues
+    after the log file of that offset, so that file must not hold records of later entries.
     """
     return QUEUE_ENTRY.pack(max(lost - lost % file_bytes - file_bytes, 0), HOLE_SIZE, 0)
 
@@ -290,10 +295,10 @@ def repair_file(
     quarantine: Quarantine,
     punch: Callable[[int, int], None],
 ) -> None:
-    """Repair a broken log file as the policy says.
+    """Repair a log file that is missing or has a wrong size, as the damage policy says.
 
-    Raises StoreCorrupt if it refuses, StoreFull if there is no room for it, SettingsError if a
-    read-only directory would change.
+    Raises StoreCorrupt if the policy is REFUSE, StoreFull if there is no room for the repair,
+    SettingsError if a read-only directory would change.
     """
     policy = config.damage_policy
     if policy is DamagePolicy.REFUSE or fault.settings_differ:
@@ -329,8 +334,8 @@ def repair_file(
 def _check_room(fault: FileFault, segments: Segments) -> None:
     """Raise StoreFull if blank files in place of missing ones would fill the disk.
 
-    If a file of another log, with a far higher offset, is in the directory, very many files seem
-    to be missing.
+    If the directory has a file of another log with a far higher offset, very many files seem to be
+    missing.
     """
     missing_bytes, free_bytes = fault.next_base - fault.base, segments.free_bytes()
     if missing_bytes > free_bytes:

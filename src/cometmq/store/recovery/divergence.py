@@ -1,14 +1,16 @@
-"""Truncation of a closed log, where it went on differently from the master's log.
+"""Truncation of a slave's log at the offset from which it differs from the master's log.
 
-    record   the part of log, queues and index that the next start may trust
+The store must be closed. The steps are:
+
+    record   note, durably, the part of log, queues and index that the next start may trust
     seals    remove those of the files that change
     save     copy the removed bytes unchanged (quarantine.py), durably
     cut      remove later files, last first; write zeros to the end of the file, durably
 
 The result is a store as after a crash of the machine: the next start (opening.py) takes queues and
-index back to the log's end, as usual. A crash at any step leaves the log unchanged, or with an end
-after the cut. Nothing may be appended before :func:`truncate_diverged_log` has returned once; after
-that, no removed byte comes back.
+index back to the end of the log. A crash at any step leaves the log unchanged, or with an end after
+the cut; run the truncation again. Nothing may be appended before it has returned. After that, no
+removed byte comes back.
 """
 
 from __future__ import annotations
@@ -44,9 +46,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """The result of a truncation: a log that ended at ``end`` ends at ``offset``.
+    """The result of a truncation: the log ended at ``end`` and now ends at ``offset``.
 
-    ``records`` counts the removed records; ``kept`` are the files that contain them.
+    ``records`` counts the removed records; ``kept`` are the paths at which they were set aside.
     """
 
     offset: int
@@ -60,10 +62,10 @@ def truncate_diverged_log(
 ) -> Truncation:
     """Truncate the log before the record that contains the physical ``offset``.
 
-    Raises StoreLocked while a broker runs on it, StoreCorrupt if files of the log are missing,
-    StoreFull if there is no room to set the end aside, SettingsError if a read-only directory has
-    it, OSError. After an error, nothing is lost:
-    each part is either still in the log or set aside.
+    Raises StoreLocked while a broker runs on the store, StoreCorrupt if files of the log are
+    missing, StoreFull if there is no room to set the removed part aside, SettingsError if a
+    read-only directory has some of it, OSError. After an error, nothing is lost: each part is
+    either still in the log or set aside.
     """
     root = config.store_path_root_dir
     try:

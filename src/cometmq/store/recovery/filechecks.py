@@ -1,8 +1,8 @@
 """Checks of queue and index files at a start, against the log from which they are derived.
 
-A bad file is set aside and its entries are dispatched again, so it never keeps a store from
-starting. The checks cover only what would mislead a start. Of queue files these are names, sizes
-and ends; of index files names, sizes, headers, and the first and last entries. ``cometmq store
+A bad file is set aside and its entries are dispatched again, so it does not keep a store from
+starting. The checks cover only what would mislead a start: of queue files the names, sizes and
+ends; of index files the names, sizes, headers, and the first and last entries. ``cometmq store
 verify`` checks every single entry.
 """
 
@@ -141,10 +141,10 @@ class QueueCheck:
         return QueueFault(base, end, problem, is_begin=True)
 
     def _without_remains(self, queue: ConsumeQueue, bases: list[int]) -> list[int]:
-        """Remove files that a crash may leave around the valid ones; return the others.
+        """Remove files that a crash may leave beside the valid ones; return the others.
 
-        These are new files without a trusted entry, and old files before a gap: their removal was
-        lost, while that of a later file was not.
+        These are new files without a trusted entry, and expired files before a gap: a power cut
+        undid their removal, but not the removal of a later file.
         """
         last = len(bases)
         if self._torn:
@@ -211,7 +211,10 @@ class QueueCheck:
         return bool(size > 0 and physical_offset >= self._below)
 
     def _is_right(self, queue: ConsumeQueue, offset: int) -> bool:
-        """Return whether an entry's record, if the log has it, is of this queue and offset."""
+        """Return whether the record of an entry belongs to this queue and offset.
+
+        Returns True for a hole, and for a record before the start of the log.
+        """
         raw = self._pool.read(queue.directory, offset * QUEUE_ENTRY_BYTES, QUEUE_ENTRY_BYTES)
         physical_offset, size, _ = QUEUE_ENTRY.unpack(raw)
         if size == HOLE_SIZE or physical_offset < self._segments.start:
@@ -235,7 +238,8 @@ def filled_end(pool: QueueFiles, directory: str, bases: list[int]) -> int:
     per_file = pool.file_bytes // QUEUE_ENTRY_BYTES
     for base in reversed(bases):
         first = base // QUEUE_ENTRY_BYTES
-        # Most queues are short, and reading the holes of a sparse file is slow.
+        # Begin with the head: most queues are short, and unwritten parts of a sparse file are slow
+        # to read.
         head = pool.read(directory, base, _HEAD_ENTRIES * QUEUE_ENTRY_BYTES)
         low, high = first, first + len(head) // QUEUE_ENTRY_BYTES
         if any(head[-QUEUE_ENTRY_BYTES:]):
@@ -254,7 +258,7 @@ def filled_end(pool: QueueFiles, directory: str, bases: list[int]) -> int:
 def punch(pool: QueueFiles, directory: str, start: int, stop: int, hole: bytes) -> tuple[int, int]:
     """Replace a queue's entries for records between two physical offsets by holes.
 
-    Returns the first offset and the offset after the last one. Raises OSError.
+    Returns the queue offset of the first hole and the offset after the last one. Raises OSError.
     """
     bases = pool.bases(directory)
     if not bases:
@@ -269,7 +273,7 @@ def punch(pool: QueueFiles, directory: str, start: int, stop: int, hole: bytes) 
 
 
 def _first_from(pool: QueueFiles, directory: str, low: int, high: int, physical: int) -> int:
-    """Return the first offset of a range whose entry is for a record at or after ``physical``."""
+    """Return the first queue offset in a range whose record is at or after ``physical``."""
     while low < high:
         middle = (low + high) // 2
         found = middle
@@ -292,7 +296,7 @@ def _place(pool: QueueFiles, directory: str, offset: int) -> int | None:
 
 
 def last_entry_end(pool: QueueFiles, directory: str) -> int:
-    """Return the end of the last record with an entry in a queue's files; 0 if there is none."""
+    """Return the physical end of the last record with an entry in a queue's files; 0 if none."""
     try:
         bases = pool.bases(directory)
         end = filled_end(pool, directory, bases) if bases else 0
@@ -306,11 +310,11 @@ def last_entry_end(pool: QueueFiles, directory: str) -> int:
 
 
 class QueueRecovery:
-    """The queues of a store: the valid ones, and the ones to rebuild.
+    """The queues of a store during a start: the valid ones, and the ones to rebuild.
 
-    ``faults`` are the bad queues that were found. ``lacking`` has the physical offset from which
-    the records of a queue must be dispatched again. ``filled`` has the offset up to which a queue's
-    files had entries.
+    ``faults`` has the fault of each bad queue. ``lacking`` has the physical offset from which the
+    records of a bad queue must be dispatched again. ``filled`` has the queue offset up to which the
+    files of a queue had entries. ``checked`` says that all queues were checked.
     """
 
     def __init__(self, store: MessageStore, quarantine: Quarantine) -> None:
@@ -389,8 +393,8 @@ class QueueRecovery:
         def refuse_invalid(queue: ConsumeQueue) -> None:
             fault = check.fault(queue)
             if fault is not None and fault.is_begin:
-                # The beginning may be right: with very many queues, the whole log is not read to
-                # find out.
+                # This may be right: with very many queues, the whole log is not searched for
+                # earlier records.
                 logger.error(
                     "queue_begins_late topic=%s queue=%d problem=%r",
                     queue.topic, queue.queue_id, fault.problem,
@@ -442,9 +446,10 @@ class QueueRecovery:
             self.lacking[key] = queue.last_record_end() or store.log.segments.start
 
     def record_begins(self) -> None:
-        """Record where queues begin, after a search of the log for missing entries before that.
+        """Record the first files of queues whose earlier files seemed to be missing.
 
-        Entries that the log does not have are not missing; the next start need not search again.
+        The log was searched and has no records for earlier entries. So these entries are not
+        missing, and the next start need not search again.
         """
         store = self._store
         found = set()
@@ -473,11 +478,11 @@ class QueueRecovery:
         logger.warning("queue_dropped topic=%s queue=%d reason='the log has no record of it'", *key)
 
     def records_end(self) -> int:
-        """Return the end of the last record that any queue has an entry for."""
+        """Return the physical end of the last record that any queue has an entry for."""
         return max((queue.last_record_end() for queue in self._store.queues.values()), default=0)
 
     def last_record(self) -> int:
-        """Return the offset of the last record that any queue has an entry for; -1 if none."""
+        """Return the physical offset of the last record with an entry in any queue; -1 if none."""
         return max((queue.last_record() for queue in self._store.queues.values()), default=-1)
 
     def log_end(self) -> int:
@@ -493,9 +498,9 @@ class QueueRecovery:
     def missing_entries(self, recorded: int, *, exact: bool) -> int:
         """Return the number of entries that all queues together lack, negative for a surplus.
 
-        ``recorded`` is the number that the last run recorded, -1 if unknown. Without ``exact``,
-        queues may have expired since, and a surplus is not reported. Returns 0 unless all queues
-        are loaded.
+        ``recorded`` is the sum of end offsets that the last run recorded, -1 if unknown. Without
+        ``exact``, queues may have expired since, and a surplus is not reported. Returns 0 unless
+        all queues are loaded.
         """
         store = self._store
         total = store.queues.entry_total()
@@ -544,8 +549,8 @@ class QueueRecovery:
 class IndexState:
     """The usable part of the index: entries for records from ``start`` on must be rebuilt.
 
-    ``bad`` are the files to set aside first, with the reasons. ``unneeded`` are files that are not
-    needed: those without a trusted entry, and old ones whose removal was in progress or undone by a
+    ``bad`` are the files to set aside first, with the reasons. ``unneeded`` are files to delete:
+    those without a trusted entry, and expired ones whose removal was in progress or undone by a
     crash.
     """
 
@@ -572,8 +577,8 @@ def check_index(
     """Check the index files before they are loaded.
 
     ``recorded`` are the names of the files that the last run recorded, None if there is no record.
-    Files are trusted for records before the physical offset ``below``. Old files may be missing,
-    since their removal is taken as intended.
+    Files are trusted for records before the physical offset ``below``. The oldest files may be
+    missing: they may have expired.
     """
     directory = os.path.join(config.store_path_root_dir, "index")
     names = index_names(files, directory)
@@ -637,6 +642,8 @@ def _first_lost(names: list[str], recorded: tuple[str, ...]) -> str:
 
 
 class _IndexFileCheck:
+    """The check of an index file; ``reached`` is the physical offset of its last trusted entry."""
+
     def __init__(self, files: Files, config: StoreConfig, segments: Segments, below: int) -> None:
         self._files = files
         self._config = config
@@ -682,8 +689,7 @@ class _IndexFileCheck:
             last = self._entry(handle, count - 1)
             if last[1] != end_phys or not self._stored(end_phys, end_ms, 999):
                 return "its last entry contradicts its header or the log"
-        # Entries are in log order, so later files have no trusted entries once this reaches
-        # ``below``.
+        # Entries are in log order: once ``reached`` is ``below``, later files have no trusted ones.
         self.reached = min(end_phys, self._below)
         return ""
 
@@ -692,9 +698,9 @@ class _IndexFileCheck:
         return ENTRY.unpack(self._files.pread(handle, ENTRY_BYTES, at))
 
     def _stored(self, physical_offset: int, store_ms: int, more_ms: int) -> bool:
-        """Check the store time of the record at an offset, if the log has it.
+        """Return whether a record was stored at ``store_ms`` or at most ``more_ms`` before that.
 
-        Returns whether it was stored at ``store_ms`` or at most ``more_ms`` before.
+        Returns True if the log no longer has the record.
         """
         if physical_offset < self._segments.start:
             return True

@@ -48,7 +48,7 @@ class Mount:
 
     @property
     def risk(self) -> str:
-        """The reason why a store is not safe there; empty if it is."""
+        """The reason why a store is not safe on this file system; empty if it is safe."""
         return _RISKS.get(self.kind, "")
 
 
@@ -68,8 +68,10 @@ def _plain(text: str) -> str:
 
 
 def mount_of(mounts: list[Mount], path: str) -> Mount | None:
-    """Return the mount of a path without symbolic links: the deepest one, the last of equal
-    ones."""
+    """Return the mount that holds a path, which must have no symbolic links; None if there is none.
+
+    It is the deepest mount point above the path; of several mounts at one point, the last.
+    """
     best: Mount | None = None
     for mount in mounts:
         inside = mount.point == "/" or path == mount.point or path.startswith(mount.point + "/")

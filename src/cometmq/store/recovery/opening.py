@@ -1,7 +1,8 @@
 """Opening of a store directory: takes the lock, loads files, runs recovery, returns the store.
 
-Loading repairs missing and short log files and creates the first one. Before the store is returned,
-all that consumers may see is synced, and bytes after the log's end are cleared.
+Loading repairs missing and short log files, if the damage policy permits it, and creates the first
+file. Before the store is returned, all records that consumers may see are synced, and the bytes
+after the log's end are cleared.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ def cut_and_sync_log_end(
 ) -> None:
     """Make the log durable up to ``end``, and remove everything after it, durably.
 
-    No later crash of the machine may take records that recovery has shown, and no record after the
-    end may come back. The log was read from ``first`` on. ``cut`` says that there was something
-    after the end. Raises SettingsError if a read-only directory has the end, OSError.
+    After that, a crash of the machine cannot lose records that recovery has dispatched, and no
+    record after the end can come back. The log was read from ``first`` on. ``cut`` says that there
+    were bytes after the end. Raises SettingsError if a read-only directory has the end, OSError.
     """
     segments = store.log.segments
     segments.check_changeable(end)
@@ -109,10 +110,11 @@ def _write_again(segments: Segments, at: int, end: int) -> None:
     """Write again the bytes that were never proven durable, from ``at`` on.
 
     After a failed sync, the kernel may mark pages as clean that never reached the device. Another
-    sync of them succeeds and does nothing, until a power cut loses what recovery has shown. After a
-    restart of the machine all bytes were read from the device, but a restart cannot be detected for
-    certain: the last process may have ended before it wrote a note. Files in read-only directories
-    are written too: their bytes stay the same.
+    sync of them succeeds and does nothing, and a later power cut loses records that recovery has
+    dispatched. After a restart of the machine this is not needed, because all bytes were read from
+    the device. But a restart cannot be detected for certain: the last process may have ended before
+    it recorded the boot id. Files in read-only directories are written too: their bytes stay the
+    same.
     """
     while at < end:
         file = segments.find(at)
@@ -125,7 +127,7 @@ def _write_again(segments: Segments, at: int, end: int) -> None:
 
 
 class LogLoading:
-    """Loads the log files of one store; ``positions`` are the notes of its last run."""
+    """Loads the log files of one store; ``positions`` are those of its last run (checkpoint.py)."""
 
     def __init__(
         self,
@@ -145,8 +147,9 @@ class LogLoading:
     def load(self) -> None:
         """Open all files, or create the first one.
 
-        Raises StoreCorrupt for files that are missing or have another size, unless they can be
-        repaired and the damage policy permits it; StoreFull if there is no room for the first file.
+        Raises StoreCorrupt for files that are missing or have a wrong size, unless they can be
+        repaired and the damage policy permits it. Raises StoreFull if there is no room for the
+        first file.
         """
         store, segments = self._store, self._segments
         positions = self._positions
@@ -215,11 +218,14 @@ class LogLoading:
 
     @property
     def unread(self) -> list[int]:
-        """Base offsets of files that must be read because part of them is lost."""
+        """Base offsets of files that were too short: they must be read to find the lost part."""
         return [fault.base for fault in self._short]
 
     def prove_short_files(self, start: StartingPoint) -> StartingPoint:
-        """Extend the proof to short files that have a successor: they were durable to their end."""
+        """Extend the durable part of the log to the end of short files that have a successor.
+
+        The log went on in the next file, so the short file had been full.
+        """
         ends = [f.base + self._segments.file_bytes for f in self._short if f.next_base >= 0]
         proof = replace(start.proof, offset=max([start.proof.offset, *ends]))
         return replace(start, proof=proof)
@@ -229,7 +235,7 @@ class LogLoading:
 class Rebuild:
     """A request to rebuild queues, or the whole index, from the log even if they look valid.
 
-    ``log_from`` is the latest offset at which reading the log may begin.
+    The log is read from ``log_from`` on at the latest.
     """
 
     queues: frozenset[tuple[str, int]] = frozenset()
@@ -247,9 +253,10 @@ def open_store(
     """Open the store directory that ``config`` names, or create it; recover from a crash.
 
     ``progress`` is called from time to time with the physical offset that was reached and the
-    expected end of the log. Raises StoreLocked if it is in use, StoreFull if there is no room for
-    the first file, StoreCorrupt if files contradict each other or have other sizes than configured,
-    SettingsError if a read-only directory of the log would have to be written to.
+    expected end of the log. Raises StoreLocked if the directory is in use, StoreFull if there is no
+    room for the first file or for repairs, StoreCorrupt if files contradict each other or have
+    other sizes than configured, SettingsError if a read-only directory of the log would have to be
+    written to.
     """
     files = files or PosixFiles()
     root = config.store_path_root_dir
@@ -280,7 +287,7 @@ def open_store(
 
 
 def _queue_files(config: StoreConfig, clock: Clock, files: Files, segments: Segments) -> QueueFiles:
-    """Return the files of the queues; with units if the store has some or shall have them."""
+    """Return the files of the queues, with extension units if the store has or will have some."""
     root = config.store_path_root_dir
     directory, file_bytes = os.path.join(root, "consumequeue"), config.queue_file_bytes
     is_asked = config.enable_consume_queue_ext
@@ -332,8 +339,9 @@ class _Opening:
             self._queues.begins = frozenset(positions.begins)
         self._unfinished = pool.removals.unfinished
         self._proof = 0
-        #: Another broker wrote last, which notes no directories. Without positions a noted store
-        #: may also be ours, if a power cut came before any were durable.
+        #: True if another broker wrote last; that leaves no valid positions. A store without
+        #: positions but with a note of its log directories may be CometMQ's own, if a power cut
+        #: came before the positions were durable.
         self._is_of_another_broker = positions is None and (
             not places.is_noted or are_outdated(files, root)
         )
@@ -350,7 +358,7 @@ class _Opening:
         loading.load()
         start = loading.prove_short_files(self._starting_point())
         if self._positions is None:
-            # Not before: a start that was refused must be refused again.
+            # Not earlier: until here a start may be refused, and the next one must be refused too.
             forget_positions(self._files, self._root)
         self._proof = start.proof.offset
         index_from = self._load_derived(start)
@@ -394,7 +402,7 @@ class _Opening:
         self._report(start, first, scan, repair, replay)
         store.maintenance.mark_running()
         store.state.update()
-        # The whole log was dispatched again: pending files of deleted topics are not needed.
+        # The whole log was dispatched again, so pending files of deleted topics are not needed.
         if self._unfinished and store.maintenance.note_now():
             store.pool.removals.settle_all()
         return store
@@ -406,7 +414,7 @@ class _Opening:
     # --- what can be trusted -----------------------------------------------------------------
 
     def _starting_point(self) -> StartingPoint:
-        """Return where to begin, and load valid queues if each one must be checked."""
+        """Return where recovery begins; check the queues and load valid ones on the way."""
         queues, segments = self._queues, self._segments
         segments.places.note(file.path for file in segments.files)
         start = starting_point(
@@ -437,9 +445,10 @@ class _Opening:
     def _proven_by_queues(self, start: StartingPoint) -> StartingPoint:
         """Extend the proof if queues of another broker have entries beyond the last log file.
 
-        It writes an entry after its record. So the last files are gone, perhaps with a device or a
-        directory that is not named. Only after a power cut an entry may have outlived its file.
-        Raises StoreCorrupt, before anything changes, unless the damage policy gives the files up.
+        A broker writes an entry after its record. So the last log files are gone, perhaps because a
+        device is not mounted or a directory is not named. Only after a power cut may an entry have
+        outlived its log file. Raises StoreCorrupt, before anything changes, unless the damage
+        policy gives the files up.
         """
         segments = self._segments
         is_certain = not self._crashed or segments.places.is_spread
@@ -461,7 +470,11 @@ class _Opening:
         return replace(start, proof=replace(start.proof, offset=end))
 
     def _resume_queues(self, start: StartingPoint) -> StartingPoint:
-        """Add entries that the queue files lack from the journal; return where to dispatch from."""
+        """Take entries that the queue files lack from the journal.
+
+        Returns the starting point. Without a usable journal, its ``dispatch_from`` is the offset
+        up to which the queue files are complete.
+        """
         positions, journal = self._positions, self._store.dispatcher.journal
         if positions is None or positions.complete < 0:
             journal.remove()
@@ -571,8 +584,10 @@ class _Opening:
         index.load(offset, clean=False)
 
     def _forget_keys(self, repair: LogRepair, replay: LogReplay, index_from: int, end: int) -> None:
-        """Rebuild the index from the first skipped damage on, if it may have entries for lost
-        records."""
+        """Rebuild the index from the first skipped damage on.
+
+        It may have entries for the lost records there.
+        """
         first = min((d.offset for d in repair.damages if d.offset != repair.cut), default=end)
         if first < min(index_from, end) and self._config.message_index_enable:
             self._record(rebuild=first)

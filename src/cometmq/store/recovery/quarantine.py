@@ -1,4 +1,4 @@
-"""The set-aside directory: keeps all that a start or a repair takes out of a store.
+"""The set-aside directory: keeps all files and bytes that a start or a repair takes out of a store.
 
     cometmq-set-aside/<time>-<what>    an unchanged file, or bytes that were cut out of the log
 
@@ -77,7 +77,7 @@ class Quarantine:
         return target
 
     def _move_to_other_device(self, path: str, target: str) -> None:
-        """Copy a file, durably, and remove it: the log may be on a device of its own."""
+        """Copy a file, durably, and remove it: the log may be on another device than the root."""
         handle = self._files.open(path)
         try:
             size = self._files.size(handle)
@@ -102,7 +102,7 @@ class Quarantine:
     def _copy(self, file: LogFile, start: int, end: int, target: str) -> None:
         """Copy bytes of a file to ``target``, durably; holes stay holes.
 
-        Raises StoreFull, OSError; then no part of a copy takes the room that is left.
+        Raises StoreFull, OSError; then no partial copy is left, which would take up room.
         """
         handle = self._files.open(target, create=True)
         try:
@@ -163,7 +163,7 @@ def written_end(file: LogFile, start: int) -> int:
 
 
 def _is_used(file: LogFile) -> bool:
-    """Return whether anything was ever written to a log file."""
+    """Return whether the first page of a log file has data: files are written from their start."""
     return any(_readable(file, file.base, min(file.end, file.base + _PAGE_BYTES)))
 
 

@@ -1,13 +1,15 @@
 """Rebuild of queues and index from the log at a start, and the offset at which it begins.
 
-The log is the only authority. ``starting_point`` decides two offsets from the notes of the last
-run. Below the first, queue and index files are trusted. Below the second, the log was durable
-(upstream: CommitLog.recoverNormally, recoverAbnormally).
+Queues and index are derived from the log. ``starting_point`` decides two offsets from the positions
+that the last run recorded (upstream: CommitLog.recoverNormally, recoverAbnormally):
+
+    offset         queue and index files are trusted for records before it
+    proof.offset   the log was durable before it
 
 One pass over the log finds its end. It dispatches the records after the first offset to all queues
-and to the index. It dispatches earlier records only to what lacks them: damaged queues and, if
-needed, the index. A second pass completes queues in which the first pass finds a gap. The dispatch
-is the same as for live appends (dispatch.py).
+and to the index. Earlier records are dispatched only to damaged queues and, if needed, to the
+index. A second pass completes queues in which the first pass finds a gap. The dispatch is the same
+as for live appends (dispatch.py).
 """
 
 from __future__ import annotations
@@ -58,12 +60,12 @@ RowMaker = Callable[["Record"], Dispatched | None]
 class StartingPoint:
     """The offset below which queue and index files are trusted, with the state of the files.
 
-    If ``dispatch_from`` is lower than ``offset``, some files may lack entries: records from there
-    on are dispatched to all that lack them. ``slots_valid`` says that the index slots on disk are
-    right and that no file has entries for records after ``offset``. ``stale_entries`` says that
-    queue files may have entries for lost records, so each file must be checked. ``proof`` is the
-    part of the log that was durable, ``likely_end`` its probable end. ``by_queues`` says that the
-    log counts as dispatched up to the last queue entry.
+    If ``dispatch_from`` is lower than ``offset``, some queue files may lack entries: records from
+    there on are dispatched to all queues that lack them. ``slots_valid`` says that the index slots
+    on disk are right and that no file has entries for records after ``offset``. ``stale_entries``
+    says that queue files may have entries for lost records, so each file must be checked. ``proof``
+    is the part of the log that was durable, ``likely_end`` its probable end. With ``by_queues``,
+    the last queue entry decides the offset: the log counts as dispatched up to there.
     """
 
     offset: int
@@ -87,9 +89,9 @@ def starting_point(
     """Decide where recovery starts.
 
     ``queue_count`` is the number of queues with files, -1 if some may be missing. CometMQ's
-    positions are used unless another broker has written to the store since. Otherwise
-    recovery relies on what a Java broker left: its queues after a clean stop, or its checkpoint
-    after a crash.
+    positions are used unless another broker has written to the store since. Otherwise recovery
+    relies on the files of a Java broker: its queues after a clean stop, its checkpoint after a
+    crash.
     """
     if positions is not None:
         return _by_positions(segments, positions, boot_id, crashed, queue_count)
@@ -150,13 +152,13 @@ def by_checkpoint(segments: Segments, checkpoint: Checkpoint) -> StartingPoint:
 
 
 class _Pass(NamedTuple):
-    """The task of one pass over the log.
+    """The task of one pass over the log. All offsets are physical.
 
     ``make_row`` returns the row of a record, or None if neither its queue nor the index lacks it.
     ``lacks_from`` takes a queue and the offset of one of its records, and returns the offset from
-    which the queue may lack entries. The index may lack entries from ``index_from`` on. At the
-    offsets in ``borders``, what the queues and the index lack may change. With ``in_order``,
-    records that would leave a gap in their queue are examined one by one.
+    which the queue may lack entries. The index may lack entries from ``index_from`` on. At each
+    offset in ``borders`` the results of ``lacks_from`` may change. With ``in_order``, records that
+    would leave a gap in their queue are examined one by one.
     """
 
     make_row: RowMaker
@@ -169,7 +171,8 @@ class _Pass(NamedTuple):
 class _Lacking(NamedTuple):
     """The queues of one walk over records, and the offset from which each lacks entries.
 
-    Valid below the offset ``limit``, and as long as ``late_count`` queues wait for the second pass.
+    It is a cached result: valid for records before the physical offset ``limit``, as long as
+    ``late_count`` queues wait for the second pass.
     """
 
     walked: Walked
@@ -200,8 +203,10 @@ class LogReplay:
         self._index_from = index_from
         self._repair = repair
         self._progress = progress
+        #: Queues for the second pass, with the physical offset from which each lacks entries.
         self._late: dict[QueueKey, int] = {}
         self._record_ends: dict[QueueKey, int] = {}
+        #: Store times of the last two records that were read.
         self._times_ms = (0, 0)
         self._rows: list[Dispatched] = []
         self._known: _Lacking | None = None
@@ -231,7 +236,7 @@ class LogReplay:
             self._store.dispatcher.journal.remove()
             begin = max(min(self._late.values()), segments.start)
             logger.warning("queues_made_whole queues=%d from=%d", len(self._late), begin)
-            # The dispatcher goes back to ``begin`` for these queues, so the others are written
+            # The dispatcher goes back to ``begin`` for these queues, so all entries are written
             # first.
             dispatcher = self._store.dispatcher
             dispatcher.write(self._store.clock.wall_ms())
@@ -278,7 +283,11 @@ class LogReplay:
         self._store.dispatcher.dispatch(rows, end, self._store.clock.wall_ms())
 
     def _take(self, each: _Pass, scan: Scan, begin: int, at: tuple[Walked, int, int]) -> int:
-        """Dispatch records of a walk from a row on; return the first row left to examine."""
+        """Dispatch records of a walk from a row on, as one batch.
+
+        ``at`` is the walk, the physical offset of its first byte, and the row. Returns the first
+        row that was not taken; the scan examines its record.
+        """
         store = self._store
         walked, base, row = at
         place = base + walked.begin(row)
@@ -392,10 +401,10 @@ class LogReplay:
         return row
 
     def _lacks_from(self, key: QueueKey, phys: int) -> int:
-        """Return the offset from which a queue with a record at ``phys`` may lack entries.
+        """Return the physical offset from which a queue with a record at ``phys`` may lack entries.
 
-        Records before the last one with an entry have entries too, or belong to a deleted topic of
-        the same name.
+        That is the end of the last record with an entry: all earlier records have entries too, or
+        belong to a deleted topic of the same name.
         """
         start = self._start
         if key in self._late:
@@ -432,9 +441,9 @@ class LogReplay:
         return True
 
     def _find_short(self) -> None:
-        """Mark queues whose files had more entries than the first pass restored.
+        """Mark queues for the second pass whose files had more entries than they have now.
 
-        One of those entries was invalid, so recovery took the queue to end before it.
+        One of those entries was invalid, so recovery ended the queue before it.
         """
         for key, end in self._queues.filled.items():
             queue = self._store.queues.get(key)

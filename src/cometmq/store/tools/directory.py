@@ -73,8 +73,8 @@ class StoreDirectory:
     """The contents of a store directory.
 
     ``holder`` is the holder of the lock: 0 for none, -1 for a CometMQ broker, else a process id.
-    ``positions`` are None if a Java broker used the store last. ``others`` are the paths of what
-    lies between the log files.
+    ``positions`` are None if a Java broker used the store last. ``others`` are the paths of other
+    files in the directories of the log.
     """
 
     root: str
@@ -98,7 +98,7 @@ class StoreDirectory:
     def by_number(self) -> dict[int, FileInfo]:
         """The log files by number, from 0; the numbers of missing files are left out.
 
-        It is made on each access; :meth:`log_file` finds a single one.
+        The dict is built on each access; :meth:`log_file` finds a single file.
         """
         return {
             (file.base - self.log_start) // self.log_file_bytes: file for file in self.log_files
@@ -137,8 +137,8 @@ class StoreDirectory:
 def read_directory(config: StoreConfig, files: ReadOnlyFiles) -> StoreDirectory:
     """Read the contents of a store directory.
 
-    Raises NoStore, StoreCorrupt if two directories of the log have the same file or a noted one has
-    none or is not named, OSError.
+    Raises NoStore, OSError. Raises StoreCorrupt if two directories of the log have a file of the
+    same offset, or if a noted one has no log file or is not named in the settings.
     """
     root = config.store_path_root_dir
     directories = config.commit_log_directories

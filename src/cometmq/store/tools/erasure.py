@@ -1,12 +1,12 @@
-"""Erasure of messages from a stopped store: those of given keys, or those that a later message of
-the same key replaces.
+"""Erasure of messages from a stopped store: of given keys, or superseded by a later message.
 
-Every record keeps its place and its size (message/tombstone.py), so all offsets stay valid, and
-logs of several copies that are treated alike stay equal byte for byte. The result is a sound store:
-log, queues, index and seals match each other (rewriting.py).
+A tombstone replaces each erased record. It has the place and the size of the record
+(message/tombstone.py), so all offsets stay valid. If the same erasure runs on several copies of a
+log, they stay equal byte for byte. The result is a sound store: log, queues, index and seals match
+each other (rewriting.py).
 
-The default is to count only. A copy appears when it is complete. In place, an interrupted run is
-repeated.
+By default the messages are only counted. An erasure in a copy gives the copy its name when it is
+complete. An interrupted erasure in place must be run again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _UNFINISHED: Final = ".erasing"
 _PIECE_BYTES: Final = 1 << 20
-#: What the erasure itself covers; everything else beside it is searched for the keys afterwards.
+#: Names in the root that the erasure itself handles; all other files are searched for the keys.
 _COVERED: Final = ("commitlog", "consumequeue", EXTENSIONS, "index", SEALS, "lock", DRAFTS)
 _NO_PLAN: Final = RepairPlan(frozenset(), False, (), ())
 
@@ -65,7 +65,7 @@ class NotAKey(StoreError):
 
 
 class Left(NamedTuple):
-    """A place that an erasure did not change although it may hold what was erased."""
+    """A file that an erasure did not change although it may contain erased data."""
 
     path: str
     problem: str
@@ -73,11 +73,13 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What an erasure found and did.
+    """The result of an erasure.
 
-    ``root`` is the store that was changed; empty if messages were only counted. ``counts`` are the
-    messages of each key, in the order of the keys. ``earlier`` counts the tombstones of earlier
-    runs. The numbers of files are of those changed; when counting, only ``log_files`` is known.
+    ``root`` is the store that was changed; empty if messages were only counted. ``counts`` has the
+    number of messages of each key, in the order of the keys. ``earlier`` counts the tombstones of
+    earlier runs. ``residue_bytes`` counts bytes that belong to no record (rewriting.py). The other
+    numbers count changed files; after counting only, just ``log_files`` is known. ``left`` are
+    files that may still contain erased data.
     """
 
     root: str
@@ -105,7 +107,10 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How an erasure is done: into the new store ``target``, ``in_place``, or neither: counted."""
+    """The mode of an erasure: in a copy at ``target``, or ``in_place``; else messages are counted.
+
+    ``began`` is called with the number of bytes to read, ``progress`` with the bytes of each read.
+    """
 
     target: str = ""
     in_place: bool = False
@@ -163,8 +168,8 @@ def erase(
     """Erase the selected records of a stopped store.
 
     Raises NoStore, StoreInUse, TargetNotEmpty, StoreCorrupt if the log or an index file is damaged,
-    SettingsError in place if the log has several directories, BadRecord, OSError. A failed copy is
-    removed. What is in place is as before, or finished file by file.
+    SettingsError in place if the log has several directories, BadRecord, OSError. After an error a
+    copy is removed; in place, each file is unchanged or finished.
     """
     files = files or SnapshotFiles()
     directory = read_directory(config, ReadOnlyFiles())
@@ -200,7 +205,7 @@ def _report(
 def _copied(
     config: StoreConfig, selection: RecordSelection, clock: Clock, way: Way, files: SnapshotFiles
 ) -> Erasure:
-    """Erase in a copy, which shares no file with the store; it appears when it is finished."""
+    """Erase in a copy, which shares no file with the store; it appears when it is complete."""
     target = way.target.rstrip(os.sep)
     if files.exists(target) and (not files.is_directory(target) or files.names(target)):
         raise TargetNotEmpty(target)
@@ -244,7 +249,7 @@ def _changed(
     reading = ReadOnlyFiles()
     directory = read_directory(config, reading)
     if not directory.is_clean:
-        # A start makes queues and index complete, and clears what a crash left behind the log.
+        # A start completes queues and index, and clears the bytes that a crash left after the log.
         sizes = sizes_of(config, directory, reading)
         repair(replace(sizes, damage_policy=DamagePolicy.REFUSE), _NO_PLAN, clock, files=files)
     try:
@@ -291,7 +296,7 @@ def _rewritten(
 def survey(
     directory: StoreDirectory, config: StoreConfig, selection: RecordSelection, progress: Progress
 ) -> list[Residue]:
-    """Pass all records to ``selection``; return the bytes that no record owns.
+    """Pass all records to ``selection``; return the ranges of bytes that belong to no record.
 
     ``progress`` is called with the size of each log file. Raises StoreCorrupt if bytes between
     records are not a record, because they may be anything.
@@ -311,7 +316,7 @@ def survey(
                 file.path, gap.start, f"{gap.stop - gap.start} bytes are not a record",
                 next_offset=gap.stop, ways_out=("repair the store: cometmq store repair",),
             )  # fmt: skip
-            # What is behind the last record of the log is its end, or what a crash left there.
+            # A gap after the last record of the log is no damage: a crash may leave one.
             if not gap.open:
                 raise problem
         found = _residue(files, file, walk.end + (BLANK_BYTES if walk.closed else 0))
@@ -341,7 +346,10 @@ def _residue(files: ReadOnlyFiles, file: FileInfo, start: int) -> Residue | None
 
 
 def read_offsets(files: ReadOnlyFiles, root: str) -> GroupOffsets:
-    """Return the offset of each queue that each group reads next; nothing if it is unreadable."""
+    """Return for each queue the groups that read it, with the offset that each reads next.
+
+    The result is empty if consumerOffset.json is missing or cannot be decoded.
+    """
     found: GroupOffsets = {}
     raw = read_file(files, os.path.join(root, "config", "consumerOffset.json"))
     try:

@@ -1,8 +1,8 @@
 """Index files: entries as columns, grouped by log file, and compared with the log's records.
 
-A file does not record its number of slots, so it is computed from the position of the first entry.
-That entry is found by its bytes: 20 zeros (the unused entry 0), a hash, the physical offset that
-the header gives for the first record, and 8 zeros.
+An index file does not record its number of slots. If the settings do not fit its size, the number
+is computed from the position of the first entry, which is found by its bytes: 20 zeros (the unused
+entry 0), a hash, the physical offset that the header gives for the first record, and 8 zeros.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class IndexRun(NamedTuple):
 
 
 class IndexSurvey(NamedTuple):
-    """One index file: the runs of its entries, and their digests by log file."""
+    """One index file: the runs and digests of its entries by number of the log file."""
 
     runs: list[IndexRun]
     digests: dict[int, Digest]
@@ -165,7 +165,7 @@ def _find_slots(
 def _possible_slots(
     files: ReadOnlyFiles, handle: int, size: int, ends: tuple[int, int], count: int
 ) -> Iterator[int]:
-    """Yield the numbers of slots after which the first entry may be."""
+    """Yield each number of slots that fits bytes which look like the first entry."""
     # Entry 0 is unused. In entry 1, zero seconds and no previous entry follow the hash and the
     # offset.
     pattern = ends[0].to_bytes(8, "big", signed=True) + bytes(8)
@@ -372,8 +372,9 @@ class _Chains:
 class KeyCheck:
     """The index entries that point to one log file, matched with their records.
 
-    ``late`` counts keys of records after the last indexed one, ``early`` keys of records before the
-    first; ``late_from`` is the offset of the first late record, -1 if there is none.
+    ``bounds`` are the physical offsets of the first and the last indexed record. ``late`` counts
+    keys of records after the last one, ``early`` keys of records before the first; ``late_from`` is
+    the offset of the first late record, -1 if there is none.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Inspection of a store directory: an overview of it, and a dump of its records.
 
-The overview reads little, however large the store is. The dump has records as values for programs,
-selected by position, topic, queue, key or time. It reads the log from end to end (or as far as
-offsets and times allow), because the log is the authority when queues or index are in doubt. Most
-records are skipped by columns; only those that may match are decoded.
+The overview reads little, however large the store is. The dump yields records, selected by
+position, topic, queue, key or time. It reads the log itself, which stays correct if queues or index
+are damaged, in all files that may have selected offsets. Records are selected by columns first;
+only those that may match are decoded.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 class LogRow(msgspec.Struct, frozen=True):
     """One log file. Times are ms, -1 if unknown.
 
-    ``records`` is -1 for a full file without a valid seal, since counting them would mean reading
-    it; ``last_stored_ms`` is then the first store time of the next file. ``seal`` is yes, no,
-    doubted, or unreadable.
+    ``records`` is -1 for a full file without a valid seal, because the file would have to be read
+    to count them; ``last_stored_ms`` is then the first store time of the next file. ``seal`` is
+    yes, no, doubted, or unreadable (log/checksums.py).
     """
 
     file: str
@@ -81,9 +81,9 @@ class IndexRow(msgspec.Struct, frozen=True):
 
 
 class StoreInfo(msgspec.Struct, frozen=True):
-    """The overview of a store. ``log_end`` is found without reading the whole log; it is
-    ``log_start`` if the log is empty.
+    """The overview of a store.
 
+    ``log_end`` is found without reading the whole log; it is ``log_start`` if the log is empty.
     ``warnings`` are sentences for a person.
     """
 
@@ -300,7 +300,7 @@ def dump(
     directory = read_directory(config, files)
     if directory.holder and not while_running:
         raise StoreInUse(directory.root, directory.holder)
-    # Where the log has to go on; -1 if that is unknown.
+    # The offset at which the log must continue; -1 if that is unknown.
     end = -1
     for file in directory.log_files:
         size_bytes = max(file.size_bytes, directory.log_file_bytes)
@@ -319,7 +319,7 @@ def dump(
         if walk.gaps or is_whole:
             end = file.base + size_bytes
         elif directory.holder and not walk.closed:
-            return  # the following files are made ahead
+            return  # the following files were created in advance
         elif end < 0:
             end = walk.end
 

@@ -3,9 +3,9 @@
 A seal has the checksum of each block of a finished log file, and digests of the queue entries and
 index entries that its records must have. A file that matches its seal is not decoded.
 
-The digest of index entries leaves out their times, which count from the first record of the index
-file. So the store time of each indexed record is read from the log file and compared. The digest
-also leaves out the links between index entries, which indexes.py checks.
+The digest of index entries does not cover their times, which count from the first record of the
+index file. So the store time of each indexed record is read from the log file and compared. Nor
+does it cover the links between index entries, which indexes.py checks.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from cometmq.store.tools.sums import Digest
 
 
-#: Bytes whose index entries are compared together, and bytes read and summed together.
+#: Size of a piece, whose index entries are compared together, and of a part, which is read and
+#: summed at once.
 _PIECE_BYTES = 64 * BLOCK_BYTES
 _PART_BYTES = 8 * BLOCK_BYTES
-#: Last bytes of a piece that stay in front of the next one: a record's head may cross the border.
+#: Last bytes of a piece that are kept before the next one: the head of a record may lie in both.
 _KEPT_BYTES = STORE_MS_BYTES
 
 
@@ -183,10 +184,11 @@ class FileCheck:
     def by_seal(
         self, entries: Digest, keys: Digest, progress: Callable[[int], None]
     ) -> LogOutcome | None:
-        """Compare the file with its seal, and digests of entries with those in the seal.
+        """Compare the file with its seal, and the digests of its entries with those in the seal.
 
-        Returns None if records must be checked one by one: something differs, or there is no seal
-        that can be relied on.
+        ``entries`` and ``keys`` are the digests of the queue and index entries that point to the
+        file. Returns None if the records must be checked one by one: something differs, or there
+        is no trusted seal.
         """
         seal = self._seal.sure
         if seal is None or seal.size_bytes != self._contents.directory.log_file_bytes:
@@ -252,8 +254,8 @@ class FileCheck:
 class _SealCheck:
     """Checks a log file against its seal, and bodies against their CRC if no seal covers them.
 
-    A seal is doubted after another broker (Java) ran on the store: that one may have truncated the
-    file and appended other records. Then a difference need not be damage.
+    A seal is doubted after another broker (Java) ran on the store: that broker may have truncated
+    the file and appended other records, so a difference need not be damage.
     """
 
     def __init__(self, contents: StoreContents, file: FileInfo, findings: Findings) -> None:
@@ -289,7 +291,10 @@ class _SealCheck:
             self._late = LateRecords(seal.summary.last_ms)
 
     def take(self, chunk: Chunk, sums: bytearray) -> None:
-        """Check the CRC of the bodies in a chunk, unless the seal proves its blocks unchanged."""
+        """Check the CRC of the bodies in a chunk, unless its blocks match the seal.
+
+        ``sums`` are the CRCs of the blocks of the file that were read so far.
+        """
         if self.seal is not None and self._late is not None:
             self._late.take(chunk)
             start = int(chunk.places[0]) - self._file.base

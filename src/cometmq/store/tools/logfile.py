@@ -1,7 +1,7 @@
 """A walk over one log file in pieces: its records as columns, its gaps, its end.
 
-The walk makes no decisions: bytes between records that are not a record are a :class:`Gap`. Whether
-that is damage or the torn end of a crash depends on the rest of the store.
+The walk reports bytes that are neither record nor blank as a :class:`Gap`. It does not decide
+whether a gap is damage or the torn end of a crash: that depends on the rest of the store.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Chunk:
 
     @property
     def key_rows(self) -> Ints:
-        """Row of the record of each of ``key_hashes``, in the order of dispatch."""
+        """The row of each of ``key_hashes``, in the order of dispatch."""
         return np.repeat(np.arange(len(self)), self._key_counts)
 
     @property
@@ -143,7 +143,7 @@ class LogWalk:
     def _pieces(self, handle: int) -> Iterator[Chunk]:
         position = start = self.base
         kept = 0
-        # Checked before any read: pages that the system reads ahead would count as data.
+        # Find empty pieces before any read: pages that the system reads ahead would count as data.
         empty = [self._is_empty(handle, *piece) for piece in self._offsets()]
         for (offset, count), is_empty in zip(self._offsets(), empty, strict=True):
             if not self.wants_sums and (self.closed or (is_empty and self._lost >= 0)):
@@ -179,7 +179,7 @@ class LogWalk:
             yield offset, min(self.piece_bytes, self.size_bytes - offset)
 
     def _is_empty(self, handle: int, offset: int, count: int) -> bool:
-        """Return whether nothing was ever written there."""
+        """Return whether a part of the file is a hole: nothing was ever written there."""
         return self.files.next_data(handle, offset) >= offset + count
 
     def _make_room(self, size: int) -> None:

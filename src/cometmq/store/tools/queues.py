@@ -42,8 +42,11 @@ _ENTRY = np.dtype(QUEUE_ENTRY_COLUMNS)
 _PIECE_ENTRIES = 8_192
 
 
-#: A granule has 2^6 bytes. A record is longer, so two records never begin in the same granule.
+#: Entries are found by the granule of 2^6 bytes in which their record begins. A record is longer,
+#: so two records never begin in the same granule.
 _GRANULE_SHIFT = 6
+#: Limits of missing entries per chunk and queue whose reason is found, and of wrong entries per log
+#: file that are explained.
 _EXAMINED = 256
 _EXPLAINED = 1_000
 
@@ -84,7 +87,7 @@ class QueueSpan:
 
 @dataclass(frozen=True, slots=True)
 class QueueSurvey:
-    """One queue: its bounds, the runs of its entries, and their digests by log file."""
+    """One queue: its bounds, and the runs and digests of its entries by number of the log file."""
 
     span: QueueSpan
     runs: list[Run]
@@ -92,9 +95,9 @@ class QueueSurvey:
 
 
 class LostUnits:
-    """Makes the tag codes of lost units (queue/extensions.py) from the records, as a broker does.
+    """Computes the tag codes of lost extension units from the records, as a broker does.
 
-    ``made`` counts them.
+    ``made`` counts them (queue/extensions.py).
     """
 
     def __init__(
@@ -143,7 +146,7 @@ def read_entries(
 ) -> Entries:
     """Return entries from ``first`` on, with zeros for missing ones. Raises OSError.
 
-    ``missing`` makes the tag code of an entry whose unit is lost.
+    ``missing`` computes the tag code of an entry whose extension unit is lost.
     """
     raw = bytearray()
     position, stop = first * QUEUE_ENTRY_BYTES, (first + count) * QUEUE_ENTRY_BYTES
@@ -176,7 +179,7 @@ def iter_entries(
 ) -> Iterator[Entries]:
     """Yield all entries of a queue in pieces, without unwritten ranges. Raises OSError.
 
-    ``missing`` makes the tag code of an entry whose unit is lost.
+    ``missing`` computes the tag code of an entry whose extension unit is lost.
     """
     per_file = file_bytes // QUEUE_ENTRY_BYTES
     units = _unit_reader(files, queue)
@@ -208,7 +211,7 @@ def survey_queue(
     findings: Findings,
     delays_ms: tuple[int, ...] = (),
 ) -> QueueSurvey:
-    """Read one queue. Raises OSError.
+    """Read all entries of a queue, and group them by log file. Raises OSError.
 
     ``number`` is the queue's index in the list of all queues. Faults that are visible without the
     log are added to ``findings``.
@@ -378,7 +381,10 @@ def join_missing(one: MissingEntries, other: MissingEntries) -> MissingEntries:
 
 
 class EntryCheck:
-    """The queue entries that point to one log file, matched with their records."""
+    """The queue entries that point to one log file, matched with their records.
+
+    ``missing`` are records without an entry, by queue and reason.
+    """
 
     def __init__(
         self,
@@ -472,8 +478,8 @@ class EntryCheck:
     def _reason(self, queue: QueueInfo, offset: int, place: int) -> MissingReason:
         if offset < 0:
             return MissingReason.NO_ENTRY
-        # If a queue begins with younger records at smaller offsets, this record is of a deleted
-        # topic.
+        # If the queue begins with later records at smaller queue offsets, this record belongs to a
+        # deleted topic.
         begin_offset, begin_phys = self._begin(queue)
         if offset >= begin_offset and place < begin_phys:
             return MissingReason.NEWER

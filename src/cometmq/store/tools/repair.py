@@ -1,8 +1,9 @@
 """Repair of a stopped store: rebuilds bad queues and index, and removes damage from the log.
 
-The repair is a start (opening.py) with additional instructions: to read the whole log, to rebuild
-queues or the index although they look valid at their ends, and what to do about damage in the log.
-So everything that is removed is set aside first, and an interrupted repair does no harm.
+The repair is a start (recovery/opening.py) with additional instructions: it reads the whole log,
+rebuilds the chosen queues or the index although a start would find them valid, and treats damage in
+the log as the policy says. As in any start, everything that is removed is set aside first, and an
+interrupted repair does no harm.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from cometmq.store.parts import RecoveryReport
     from cometmq.store.tools.directory import StoreDirectory
 
+#: Called with the position of the scan and the expected end of the log.
 Progress = Callable[[int, int], None]
 
-#: Kinds of damage of the log itself, which cannot be rebuilt from anything else.
+#: Kinds of findings about the log itself, which cannot be rebuilt from other files.
 _LOST: Final = frozenset({"gap", "body", "log-file-missing", "log-file-size", "log-short"})
 
 
@@ -39,7 +41,8 @@ _LOST: Final = frozenset({"gap", "body", "log-file-missing", "log-file-size", "l
 class RepairPlan:
     """The plan of a repair: the queues to rebuild, and whether to rebuild the index.
 
-    ``lost`` are findings about the log itself, ``others`` findings that a repair cannot fix.
+    ``lost`` are findings about the log itself, which the damage policy decides; ``others`` are
+    findings that a repair cannot fix.
     """
 
     queues: frozenset[tuple[str, int]]

@@ -1,15 +1,17 @@
-"""Replacement of the files of a stopped store that hold traces of selected records.
+"""Replacement of the files of a stopped store that hold data of selected records.
 
-    log          a tombstone in place of each record; zeros in place of what no record owns
-    queues       the tag codes of tombstones; with units (queue/extensions.py) those of the units,
-                 whose bit maps become zeros
-    index        the hashes of the filler keys, in new chains
-    seals        of the changed log files
+The new files have:
+
+    log          a tombstone in place of each record; zeros in place of bytes of no record
+    queues       the tag codes of the tombstones; extension units (queue/extensions.py) too, and
+                 zeros in their bit maps
+    index        the hashes of the tombstones' filler keys, in new chains
+    seals        new seals for the changed log files
 
 Each file is copied to ``cometmq-erasing``, changed there, synced, and renamed over the original. So
-a crash leaves every file as it was or finished. The log comes last: until then a second run finds
-the same records and does the rest. A store between the two works; only lookups by the erased keys
-and tags find less.
+a crash leaves each file unchanged or finished. The log comes last: if a run is interrupted earlier,
+the next one finds the same records and does the rest. In between the store works, but lookups by
+the erased keys and tags find fewer messages.
 """
 
 from __future__ import annotations
@@ -70,9 +72,9 @@ Patch = tuple[int, bytes]
 
 
 class Residue(NamedTuple):
-    """Bytes of a log file that no record owns and that are not zeros; physical offsets.
+    """Bytes of a log file that belong to no record and are not zeros; physical offsets.
 
-    A broker may leave parts of earlier records behind the last one of a file.
+    A broker may leave parts of earlier records after the last one of a file.
     """
 
     start: int
@@ -92,9 +94,10 @@ class Tombstone:
             self._hashes.setdefault(old, []).append(new)
 
     def hash_for(self, old: int) -> int:
-        """Return the hash in place of the one that the record's next index entry has.
+        """Return the new hash for the next index entry of the record that has the hash ``old``.
 
-        Entries must be passed in the order of the index. Hashes of no key of the record stay.
+        Call it for the entries in the order of the index. If no key of the record has the hash, it
+        is returned unchanged.
         """
         found = self._hashes.get(old)
         if found is None:
@@ -103,7 +106,10 @@ class Tombstone:
 
 
 class Tombstones:
-    """Makes the tombstones of the records at ``places`` in the log, from the log itself."""
+    """Creates the tombstones of the selected records, which are read from the log.
+
+    ``places`` are the sorted physical offsets of these records.
+    """
 
     def __init__(
         self,
@@ -130,7 +136,7 @@ class Tombstones:
             self._files.close(self._handle)
 
     def rows(self, places: Ints) -> list[int]:
-        """Return which of these physical offsets are those of selected records."""
+        """Return the indexes of those ``places`` that are physical offsets of selected records."""
         if not len(self.places):
             return []
         nearest = np.searchsorted(self.places, places)
@@ -169,7 +175,8 @@ class Tombstones:
 class Rewriting:
     """The replacement of files in one store, whose lock the caller holds.
 
-    ``shared`` has the paths of replaced log files whose old content stays under another name.
+    ``shared`` has the paths of replaced log files whose old contents stay in another hard link,
+    such as that of a snapshot.
     """
 
     def __init__(
@@ -207,7 +214,7 @@ class Rewriting:
     def rewrite_index(self, headers: Iterable[IndexHeader]) -> int:
         """Replace index files with entries of selected records; return their number.
 
-        Raises StoreCorrupt if the chains of one are wrong.
+        Raises StoreCorrupt if the chains of entries in a file are wrong.
         """
         return sum(self._rewrite_index_file(header) for header in headers if header.entries)
 
@@ -226,7 +233,7 @@ class Rewriting:
             hashes[row] = self._tombstones.at(int(places[row])).hash_for(int(hashes[row]))
         if (hashes == before).all():
             return False
-        # A file whose size was guessed wrongly, or that is damaged, would become worse.
+        # Do not change a file that is damaged, or whose number of slots was guessed wrongly.
         slots, previous, _ = _chains(before, header.slots)
         if slots != old_slots or (previous != numbers(entries["previous"])).any():
             raise _wrong_index(header.path, "its slots do not name their entries")
@@ -255,7 +262,11 @@ class Rewriting:
     def _rewrite_queue_file(
         self, queue: QueueInfo, base: int, units: dict[int, list[int]], unit_file_bytes: int
     ) -> bool:
-        """Replace one file; add to ``units`` what is to be changed in the files of units."""
+        """Replace one file if needed; return whether it was replaced.
+
+        Adds the changes of extension units to ``units``: for the base of each file of units, the
+        offset and the new tag code of each unit in turn.
+        """
         path = os.path.join(queue.directory, file_name(base))
         handle = self._reading.open(path)
         try:
@@ -394,14 +405,16 @@ def _wrong_index(path: str, problem: str) -> StoreCorrupt:
 
 
 def _chains(hashes: Ints, slot_count: int) -> tuple[bytes, Ints, int]:
-    """Return the slots of an index file, the previous entry of each entry, and the number of used
-    slots."""
+    """Return the slots of an index file for the hashes of all its entries.
+
+    Returns also the number of the previous entry of each entry, and the number of used slots.
+    """
     slot_of = hashes % slot_count
     order = np.argsort(slot_of, kind="stable")
     same = np.append([False], slot_of[order[1:]] == slot_of[order[:-1]])
     previous = np.zeros(len(hashes), np.int64)
     previous[order[same]] = order[:-1][same[1:]] + 1
     slots = np.zeros(slot_count, ">i4")
-    # The last entry of a slot wins.
+    # A later assignment overwrites an earlier one, so each slot names its last entry.
     slots[slot_of[order]] = order + 1
     return slots.tobytes(), previous, int(np.count_nonzero(~same))

@@ -1,8 +1,8 @@
 """Selection of the records to erase (erasure.py), while the log is read once from start to end.
 
 Records are found by the hashes of their keys, as in the index, and then compared by the keys
-themselves. The number of wanted keys hardly matters; a search for their text (Mentions) costs a
-pass over the log for each.
+themselves. The number of keys hardly matters for that. A search for the text of keys
+(:class:`Mentions`) goes over all bytes of the log once for each key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _MARK: Final = f"{ERASED}\x01".encode()
 
 
 class Mentions(StrEnum):
-    """What happens to records that only contain the text of a key, as traces do."""
+    """The handling of records that contain the text of a key but have another one.
+
+    Message traces are an example.
+    """
 
     ignore = "ignore"
     report = "report"
@@ -46,9 +49,9 @@ class Mentions(StrEnum):
 
 
 class TopicTotals(msgspec.Struct):
-    """The selected records of a topic, and the number of those that mention a key and stay.
+    """The selected records of a topic, and the number of records that still mention a key.
 
-    ``size_bytes`` are those of whole records. Times are store times, ms; 0 without records.
+    ``size_bytes`` counts whole records. Times are store times, ms; 0 without records.
     """
 
     topic: str
@@ -72,7 +75,7 @@ GroupOffsets = dict[tuple[str, int], list[tuple[str, int]]]
 
 
 class Tallies:
-    """What was selected: positions in the log, and totals for the report."""
+    """The selected records: their positions in the log, and totals for the report."""
 
     def __init__(self, offsets: GroupOffsets) -> None:
         self._offsets = offsets
@@ -98,7 +101,7 @@ class Tallies:
                 self._unread[found.topic, group] += 1
 
     def mention(self, topic: str) -> None:
-        """Count a record that mentions a key and stays, or that still does as a tombstone."""
+        """Count a record that still mentions a key: it was not selected, or its tombstone does."""
         self._topic(topic).mentions += 1
 
     def count_earlier(self, chunk: Chunk) -> None:
@@ -192,7 +195,7 @@ class ByKeys:
                 self.tallies.mention(_topic_of(chunk, row))
 
     def _candidates(self, chunk: Chunk) -> list[int]:
-        """Return the rows with the hash of a wanted key; those without hashes too."""
+        """Return the rows with the hash of a wanted key, and rollback records, which have none."""
         topics = {topic for topic, _ in chunk.queues}
         wanted = np.concatenate([self._hashes_in(topic) for topic in topics])
         found = chunk.key_rows[np.isin(chunk.key_hashes, wanted)]
@@ -313,5 +316,6 @@ def _raw(chunk: Chunk, row: int) -> bytes:
 
 
 def _held(chunk: Chunk, row: int) -> bytes:
+    """Return the properties of a record as they are stored."""
     view = chunk.raw.data
     return bytes(properties_of(view, int(chunk.starts[row]), int(chunk.sizes[row])))

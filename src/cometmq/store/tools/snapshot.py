@@ -1,8 +1,8 @@
 """Snapshots: a second store directory that shares the full log files with the first.
 
-Full log files never change, so they are hard-linked; everything else is small and copied. An
-operation that changes a linked file after all (a recovery that cuts the log) copies it first
-(log/segments.py).
+Full log files hardly ever change, so they are hard-linked; all other files are small and copied.
+Before an operation changes a linked file, such as a recovery that cuts the log, it replaces the
+file by a copy (log/segments.py).
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from cometmq.store.tools.directory import FileInfo, StoreDirectory, StoreInUse, 
 if TYPE_CHECKING:
     from cometmq.store.config import StoreConfig
 
-#: Copied at once, between two reports of progress.
+#: Bytes that are copied between two reports of progress.
 _PIECE_BYTES = 4 << 20
 _LOG = "commitlog"
 #: Directory of the unfinished files of an erasure (rewriting.py).
 DRAFTS = "cometmq-erasing"
 _UNFINISHED = ".unfinished"
-#: Files of administrators or of one run of a broker, not of the store.
+#: Names in the root that a snapshot leaves out, or treats separately.
 _LEFT_OUT = (_LOG, "lock", "set-aside", "cometmq-set-aside", DRAFTS, LOG_DIRECTORIES)
 _ENTRIES = ("consumequeue", EXTENSIONS, "index", SEALS)
-#: Notes of a running broker. The snapshot gets its own; copied ones would look like a crash.
+#: Files in which a running broker records its state. The snapshot gets new ones: with copies, a
+#: start would recover as after a crash.
 _RUN_FILES = (
     "abort", "checkpoint", "cometmq-positions.json", "cometmq-progress.json", "cometmq-entries",
 )  # fmt: skip
@@ -59,7 +60,7 @@ def copy_file(
 ) -> int:
     """Copy a file up to byte ``stop``; zeros follow, so that the length stays the same.
 
-    Returns the number of copied bytes, without holes. ``full`` allocates the whole length on the
+    Returns the number of copied bytes, holes excluded. ``full`` allocates the whole length on the
     device; otherwise holes take no space. Raises OSError, FileNotFoundError for a missing source.
     """
     taken = files.open_existing(source)
@@ -97,7 +98,7 @@ def _copy_data(files: SnapshotFiles, taken: int, made: int, stop: int, progress:
 
 
 def _own_names(files: SnapshotFiles, path: str) -> list[str]:
-    """Return the names in a directory, without what a file system has at its top."""
+    """Return the names in a directory, without the ``lost+found`` of a file system."""
     return [name for name in files.names(path) if name != LOST_AND_FOUND]
 
 
@@ -177,19 +178,21 @@ def snapshot(
     began: Progress = lambda _: None,
     progress: Progress = lambda _: None,
 ) -> Snapshot:
-    """Make ``target`` a snapshot of the store that ``config`` names; it appears when complete.
+    """Create a snapshot of the store that ``config`` names; ``target`` appears when it is complete.
 
-    A stopped store is taken as it is. A store of a running CometMQ broker is taken up to a recent
-    position: the log up to the offset for which the broker recorded complete queue and index files,
-    or up to its durable end, whichever is greater; queue and index files as they are during the
-    copy; and new positions that say how far these can be trusted, as after a crash of the machine.
-    A start of the snapshot recovers from these positions.
+    A stopped store is taken as it is. Of a running CometMQ broker the snapshot has:
 
-    The log of a store with several directories is in one afterwards.
+    - the log up to the offset for which the broker recorded complete queue and index files, or up
+      to its durable end, whichever is greater;
+    - queue and index files as they are during the copy;
+    - new positions, which say how far these files can be trusted. A start of the snapshot recovers
+      from them as after a crash of the machine.
+
+    If the log is in several directories, the snapshot has it in one.
 
     ``copy`` also copies full log files, so that the target may be on another file system. Raises
-    NoStore, TargetNotEmpty, StoreError if it cannot be made, StoreInUse if a Java broker runs on
-    the store, OSError.
+    NoStore, TargetNotEmpty, StoreError if the snapshot cannot be made, StoreInUse if a Java broker
+    runs on the store, OSError.
     """
     files = files or SnapshotFiles()
     directory = read_directory(config, ReadOnlyFiles())
@@ -200,7 +203,7 @@ def snapshot(
     draft = target.rstrip(os.sep) + _UNFINISHED
     files.remove_tree(draft)
     files.make_directory(draft)
-    # A store without messages has an empty one, and is none without it.
+    # A store without messages has no log files, but must have this directory.
     files.make_directory(os.path.join(draft, _LOG))
     copies = Copies(files, draft, progress)
     taking = _Taking(files, directory, copies, copy)
@@ -249,7 +252,8 @@ class _Taking:
         self._directory = directory
         self._copies = copies
         self._copy = copy
-        #: The directories of the log, relative to the root: those in it are told by that.
+        #: Paths of the log directories relative to the root. They serve to leave out log files in
+        #: directories inside the root.
         self._inner = {
             os.path.relpath(real(path), real(directory.root))
             for path in directory.log_directories
@@ -260,7 +264,8 @@ class _Taking:
         """Take a stopped store; return the bounds of the log."""
         directory, positions = self._directory, self._directory.positions
         reached = max(positions.written, positions.durable) if positions else 0
-        # The last files may be unused. Others are taken even if their beginning is lost.
+        # The last files may be unused. All earlier ones are taken, even if their first bytes are
+        # lost.
         used = [*directory.log_files]
         while used and used[-1].base >= reached and not self._is_used(used[-1]):
             used.pop()
@@ -282,8 +287,8 @@ class _Taking:
             )
         reached = positions.written if positions.complete < 0 else positions.complete
         end = max(reached, positions.durable)
-        # Consumer offsets first: if they lag the log, messages are repeated; the reverse loses
-        # messages.
+        # Consumer offsets first: if they are older than the log, messages are repeated; if they
+        # were newer, messages would be lost.
         self._take_rest((*_RUN_FILES, *_ENTRIES))
         start = self._take_log(end)
         for part in _ENTRIES:
@@ -292,7 +297,10 @@ class _Taking:
         return start, end
 
     def _take_log(self, end: int) -> int:
-        """Take the log up to ``end``; return its first offset: a running broker may drop files."""
+        """Take the log up to ``end``; return the first offset that was taken.
+
+        The running broker may drop the oldest files meanwhile.
+        """
         start = -1
         for file in self._directory.log_files:
             if file.base >= end:
@@ -342,8 +350,11 @@ class _Taking:
                 self._take_tree(name, may_vanish=bool(left_out))
 
     def _is_of_log(self, name: str) -> bool:
-        """Return whether a file of the root directory is in a directory of the log; in the root
-        itself, whether it is a log file."""
+        """Return whether a file, named relative to the root, belongs to the log.
+
+        It does if it is in a directory of the log. If the root is such a directory, only log files
+        count there.
+        """
         directory = os.path.dirname(name)
         if not directory:
             return os.curdir in self._inner and file_offset(name) is not None
@@ -390,8 +401,8 @@ def restore(
 ) -> int:
     """Copy a snapshot to ``target``, durably; return the copied bytes. The snapshot is not changed.
 
-    Raises FileNotFoundError without a snapshot there, TargetNotEmpty, OSError; after an error, the
-    files made so far stay.
+    Raises FileNotFoundError if there is no snapshot at ``source``, TargetNotEmpty, OSError. After
+    an error, the files that were copied so far stay.
     """
     files = files or SnapshotFiles()
     if files.exists(target) and (not files.is_directory(target) or _own_names(files, target)):

@@ -7,8 +7,8 @@ that ``late_from`` refers to, DELAY_LEVELS the setting messageDelayLevel. A brok
 child process of the lowest priority (maintenance/checksumming.py), because a thread that runs
 Python code would delay the event loop. It changes no files.
 
-A :class:`Digest` of a file's queue and index entries tells whether queues and index have just these
-entries.
+By a :class:`Digest` of the entries of its records, a tool can check that queues and index have
+exactly these entries.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _FACTORS = (
 class Digest(NamedTuple):
     """The number of entries, and the sum of their hashes, modulo 2^64.
 
-    So the order of entries does not matter, and digests of parts can be added. An entry's hash
-    changes with any of its fields, and the sum also changes if two entries exchange a field.
+    The order of entries does not matter, and digests of parts can be added. The hash of an entry
+    depends on all its fields, and the sum also changes if two entries exchange a field.
     """
 
     amount: int = 0
@@ -114,7 +114,7 @@ def text_hash(text: str) -> int:
 
 
 def _scattered(mixed: Ints) -> Ints:
-    """Scatter the bits: sums of plain products would not change if two entries exchange a field."""
+    """Mix the bits: sums of plain products would stay the same if two entries exchanged a field."""
     mixed ^= mixed >> 32
     mixed *= _FACTORS[2]
     mixed ^= mixed >> 29
@@ -122,7 +122,7 @@ def _scattered(mixed: Ints) -> Ints:
 
 
 class LateRecords:
-    """Finds the offset from which on every record was stored after a given moment.
+    """Finds the physical offset from which every record was stored after a given moment.
 
     ``start`` is that offset, -1 if the last record was not stored after the moment. Records are
     taken in log order.

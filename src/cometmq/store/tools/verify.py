@@ -5,10 +5,10 @@ There are three steps; processes share the work of the first two:
 1. Read all queues and index files once, and group their entries by the log files that they point to
    (queues.py, indexes.py).
 2. Compare each log file with its entries (logcheck.py).
-3. Evaluate what depends on all files together; decode the broker's table files beside the store,
-   with the same types as in a broker.
+3. Check what only all files together show. Decode the broker's table files (``config/*.json``) with
+   the same types as a broker.
 
-No process holds more than the data of one log file.
+No process holds more data than that of one log file.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 _QUEUES_A_PIECE = 256
 _NO_RUNS = np.empty((0, 4), np.int64)
-#: Bytes to read below which starting other processes does not pay.
+#: For fewer bytes to read, starting other processes takes longer than it saves.
 ALONE_BYTES = 256 << 20
 _POLL_S = 0.1
 _DELETED = "cometmqDeleted"
@@ -74,7 +74,7 @@ _TABLES: tuple[tuple[str, str, Any], ...] = (
 )
 
 Progress = Callable[[int], None]
-#: A function of the shared data, its piece, and a callback for the number of bytes read.
+#: A function of the shared data, a piece of the work, and a callback for the number of bytes read.
 Work = Callable[[Any, Any, Callable[[int], None]], Any]
 
 
@@ -115,18 +115,18 @@ class Verified:
 
 
 class Pool(Protocol):
-    """Runs work on pieces: in the processes of this module, or elsewhere."""
+    """Runs work on pieces: in the processes of :class:`Jobs`, or elsewhere."""
 
     def __enter__(self) -> Pool: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def run(self, work: Work, pieces: Sequence[Any]) -> Iterator[Any]:
-        """Yield the results in any order. Raises the errors of the function."""
+        """Yield the results of ``work`` for the pieces, in any order. Raises its errors."""
 
 
-#: Makes a pool from the shared data, a number of processes, and a callback for the number of bytes
-#: read.
+#: A function of the shared data, a number of processes, and a callback for the number of bytes
+#: read; returns a pool.
 PoolMaker = Callable[[object, int, Callable[[int], None]], Pool]
 #: In a process of :class:`Jobs`: the shared data, and the counter of the bytes read.
 _process_shared: Any = None
@@ -141,10 +141,10 @@ def process_count(asked: int, work_bytes: int, pieces: int) -> int:
 
 
 class Jobs:
-    """A pool of processes with the data ``shared``; with one process, this one does all work.
+    """A pool of processes; with ``processes`` 1, the calling process does all work.
 
-    Each process gets the shared data once. A small store is verified in this process, which is
-    faster than starting others.
+    Each process gets the data ``shared`` once. A small store is verified in the calling process,
+    which is faster than starting others.
     """
 
     def __init__(self, shared: object, processes: int, progress: Callable[[int], None]) -> None:
@@ -170,7 +170,7 @@ class Jobs:
             self._executor.shutdown(cancel_futures=True)
 
     def run(self, work: Work, pieces: Sequence[Any]) -> Iterator[Any]:
-        """Yield the results in any order. Raises the errors of the function."""
+        """Yield the results in any order. Raises the errors of ``work``."""
         if self._executor is None:
             for piece in pieces:
                 yield work(self._shared, piece, self._progress)
@@ -201,7 +201,7 @@ def _count(size_bytes: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The names of all topics, and for deleted ones the log offset at which they ended."""
+    """The names of all topics, and for deleted ones the end of the log at their deletion."""
 
     names: frozenset[str] = frozenset()
     deleted: dict[str, int] = field(default_factory=dict)
@@ -444,7 +444,7 @@ def _check_log(directory: StoreDirectory, outcomes: list[LogOutcome], findings: 
                 f"it is {file.size_bytes} bytes long, the other log files have {size}",
             )  # fmt: skip
         expected = file.base + size
-    # A file without anything is unused only if no later file is used.
+    # An empty file is unused only if no later file is used.
     used = [*outcomes]
     while used and not (used[-1].records or used[-1].closed or used[-1].gaps):
         used.pop()
@@ -512,7 +512,7 @@ def _check_missing(
     for place, reasons in groups.items():
         rest = reasons.pop(MissingReason.UNKNOWN, None)
         if rest is not None:
-            # The unexamined rest is added to the most frequent reason of those examined.
+            # Add the unexamined entries to the most frequent reason of the examined ones.
             main = max(reasons.values(), key=lambda each: each.amount)
             reasons[main.reason] = join_missing(main, rest)
         for each in reasons.values():
