@@ -42,7 +42,7 @@ LOAD_INTERVAL_MS: Final = 1_000
 IDLE_MS: Final = 100
 #: A round that lasts longer than this takes in new messages between two ticks.
 LONG_ROUND_MS: Final = 100
-#: Interval at which the same trouble is logged again.
+#: Shortest interval between two log lines about messages that cannot be taken in.
 QUIET_MS: Final = 60_000
 
 
@@ -50,7 +50,8 @@ class Timers:
     """Owns the timed messages of a store. Call :meth:`recover` before the first append, and
     :meth:`close` after the last.
 
-    ``delayed`` gets what topics get. ``intake`` and ``delivery`` count for metrics, too.
+    ``delayed`` counts the messages that are delivered to topics. ``intake`` and ``delivery`` have
+    counters for metrics.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Timers:
         self.saver = Saver(store, self.pending, self.delivery, self.intake, self.rolling, clock)
         #: Held during a round, and during a rebuild of all files.
         self._rounds = asyncio.Lock()
+        #: False while a tick may be delivered in part.
         self._is_whole = True
         self._quiet_until_ms = 0
 
@@ -196,8 +198,8 @@ class Timers:
                 await self._rebuild(error)
                 return True
             except OSError as error:
-                # Not begun again: new rows of the bucket go into the wheel since then, and would
-                # be there twice.
+                # Only the read is repeated: new rows of the bucket go into the wheel since
+                # begin_load, and a later begin would add them twice.
                 log.error("timed messages not loaded error=%s", error)
             await self._clock.sleep_ms(LOAD_INTERVAL_MS)
         await pending.end_load(bucket, rows, Slices(self._clock))
