@@ -94,7 +94,7 @@ def without_id(text: str) -> str:
 
 #: Maximum number of sends that wait for a sync; further ones are refused, as each holds memory.
 MAX_WAITING_SENDS: Final = 100_000
-#: Sends to new topics that wait may hold the memory for connections divided by this number.
+#: Waiting sends to new topics may hold the memory for connections, divided by this number.
 HELD_DIVISOR: Final = 4
 
 

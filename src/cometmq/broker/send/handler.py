@@ -5,7 +5,7 @@ AbstractSendMessageProcessor.java); a remark says how to fix the request. Steps 
 
     header -> checks -> topic config -> property text -> store.append -> (end of turn) -> answer
 
-Messages that are prepared, delayed or sent back are stored elsewhere first (redirect.py).
+Messages that are prepared, delayed or sent back are stored in another topic first (redirect.py).
 
 A large batch is packed in a thread, so that it does not block the event loop. It gets its place in
 the log, as a whole, once it is packed; until then the store knows nothing of it. Its connection is
@@ -73,7 +73,8 @@ log = logging.getLogger(__name__)
 
 #: Minimum body of a batch that is packed in a thread; on the loop it would take up to 5 ms.
 LARGE_BYTES: Final = 512 << 10
-#: Internal topics of messages that wait for their time or for the end of their transaction.
+#: Internal topics of messages that wait for their time or for the end of their transaction. The
+#: answer to a send that is stored there names the queue of its real topic.
 _WAITING_ROOMS: Final = (HALF_TOPIC, TIMER_TOPIC)
 #: Common prefix of the property names that set a timer.
 _TIMER_PREFIX: Final = "TIMER_DE"
@@ -102,7 +103,8 @@ class LargeBatches:
     ) -> None:
         """Start to store a batch; it is answered once it is stored.
 
-        Raises BadRequest if too many slow requests are running. The peer is held meanwhile.
+        No other request of the peer is served meanwhile. Raises BadRequest if too many slow
+        requests are running.
         """
         begin_task(peer)
         peer.hold()
@@ -191,7 +193,7 @@ class SendHandler:
         }
 
     def bulk_handlers(self) -> dict[int, BulkHandler[Peer]]:
-        """Return functions that take undecoded frames, by request code."""
+        """Return the functions that serve undecoded frames, by request code."""
         return dict.fromkeys(
             (
                 RequestCode.SEND_MESSAGE,
@@ -347,8 +349,8 @@ class SendHandler:
     def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
         """Append a batch: messages of one topic with consecutive queue offsets, all in one segment.
 
-        A large batch is stored in a later turn of the loop. So may be a batch to a topic that
-        drops repeated ids.
+        A large batch is stored in a later turn of the loop, and a batch to a topic that drops
+        repeated ids may be.
         """
         header = request.header
         self._admission.check_load(peer, self._appender.waiting_sends)
@@ -469,7 +471,8 @@ class SendHandler:
     def _passed(self, config: TopicConfig | None, queue_id: int) -> None:
         """Remember the queue of a send that passed all checks and is stored in another topic first.
 
-        The queue is not created: the message may never get there. Without ``config`` it is known.
+        The queue is not created: the message may never get there. Without ``config`` the queue is
+        remembered already.
         """
         if config is None:
             return

@@ -1,4 +1,4 @@
-"""Redirects a message that does not go to its topic at once: chooses where it is stored first.
+"""Redirection of messages that do not go to their topic at once: where each is stored first.
 
     prepared by a transaction      the half topic, until the transaction ends
     with a delay level             the schedule topic, in the queue of the level
