@@ -475,6 +475,7 @@ class Members:
         return changed
 
     def _answer_late(self, peer: Peer, request: Request[Any], changed: list[str]) -> None:
+        """Answer a heartbeat once name servers know the retry topics that it created."""
         self.late_count -= 1
         for group in changed:
             self._notify(group)
@@ -591,6 +592,7 @@ class Members:
     # ------------------------------------------------------------------------------------ internals
 
     def _prepare_group(self, data: ConsumerData) -> None:
+        """Create a group and its retry topic if they are missing and may be created."""
         config = self._groups.find(data.group_name)
         if config is not None and config.retry_queue_nums > 0:
             retry_topic = RETRY_PREFIX + data.group_name
