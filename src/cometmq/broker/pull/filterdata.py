@@ -244,6 +244,7 @@ class FilterTable:
     # ------------------------------------------------------------------------------------ internals
 
     def _register(self, group: str, wanted: SubscriptionData, *, is_parsed: bool) -> None:
+        """Register or replace the filter of a subscription, unless it is by tags or outdated."""
         kind = wanted.expression_type or TAG
         if kind == TAG or not wanted.sub_string:
             return
@@ -338,6 +339,7 @@ class FilterTable:
                 self._drop(topic, group)
 
     def _bury(self, data: FilterData) -> None:
+        """Mark a filter dead."""
         if not data.dead:
             self._put(_died(data, self._clock.wall_ms()))
 

@@ -265,6 +265,7 @@ class Filters:
         self._remember((True, expression), parsed)
 
     def _remember(self, key: tuple[bool, str], wanted: PullFilter | BadRequest) -> None:
+        """Cache a filter or the error of its text; drop the oldest entries over the limits."""
         if isinstance(wanted, PullFilter) and wanted.sql is not None:
             size_bytes = wanted.sql.size_bytes
             self._live_bytes += size_bytes

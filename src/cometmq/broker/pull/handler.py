@@ -309,7 +309,7 @@ class PullHandler:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def bulk_handlers(self) -> dict[int, BulkHandler[Peer]]:
-        """Return functions that take undecoded frames, by request code."""
+        """Return the functions that serve undecoded frames, by request code."""
         return dict.fromkeys(self.handlers(), self.take_pulls)
 
     def pull(self, peer: Peer, request: Request[PullMessage]) -> Reply | None:
@@ -484,6 +484,7 @@ class PullHandler:
         pull.peer.reply(pull.request, Reply(code, remark=str(error)))
 
     def _find(self, pull: HeldPull) -> ReadResult:
+        """Read at the pull's offset with its filter; cold messages are not loaded."""
         wanted, header = pull.wanted, pull.request.header
         topic, queue_id = pull.queue
         queue = self._store.find_queue(topic, queue_id)
@@ -506,6 +507,7 @@ class PullHandler:
         return queue is not None and is_far(queue, pull.offset, self._store.reads)
 
     def _read(self, pull: HeldPull, final: bool) -> None:
+        """Read for a pull; answer it, hold it unless ``final``, or begin to load cold messages."""
         begun_ns = self._clock.monotonic_ns()
         pull.begun_ns = pull.begun_ns or begun_ns
         if self._far.must_wait(begun_ns) and self._is_far(pull):
@@ -535,6 +537,7 @@ class PullHandler:
             self._answer(pull, result, ())
 
     def _hold(self, pull: HeldPull, result: ReadResult, final: bool) -> bool:
+        """Hold a pull that found nothing; return False if it must be answered now."""
         header = pull.request.header
         # A consumer that is ahead of this slave would retry at once while the master is gone.
         is_ahead = result.status is ReadStatus.OFFSET_OVERFLOW_BADLY and self._is_alone()

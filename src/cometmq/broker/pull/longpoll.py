@@ -335,6 +335,7 @@ class LongPoll:
             del self._held[queue]
 
     def _forget(self, peer: Peer) -> None:
+        """Drop the held pulls of a closed connection."""
         for pull in self._of_peer.pop(peer, ()):
             waiters = self._held[pull.queue]
             waiters.cancel(pull.key)
