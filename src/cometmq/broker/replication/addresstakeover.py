@@ -363,6 +363,7 @@ class AddressAdmin:
         return Reply(body=encode_json(state))
 
     async def _state(self, wanted: TakeAddress) -> AddressState:
+        """Take over or check the address; return the state to answer."""
         if wanted.address == self._addresses.current:
             return AddressState("taken")
         if self._config.taken_address:

@@ -270,6 +270,7 @@ class PromotionAdmin:
         return Reply(body=encode_json(Promotion(begins, self._config.broker_name, findings)))
 
     async def _look(self, part: SlavePart) -> Situation:
+        """Collect the facts for :func:`judge`; ask all name servers for a master."""
         config, store, tables = self._config, part.slave.store, part.tables
         servers = self._registration.name_servers
         name, remoting = config.broker_name, self._remoting

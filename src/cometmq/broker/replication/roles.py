@@ -351,6 +351,7 @@ class MasterTables:
         return True
 
     async def _take_topics(self, table: TopicConfigTable, asked_at: int) -> None:
+        """Replace the topics by the master's; note the deleted ones for :meth:`_drop_former`."""
         store, topics = self._store, self._topics
         gone = topics.replace(table.topic_config_table, table.data_version)
         if table.cometmq_deleted is not UNSET:
@@ -524,6 +525,7 @@ class SlavePart:
         return not self.slave.is_connected
 
     def _differs(self, problem: LogsDiffer) -> None:
+        """Ask for a restart that cuts the log, if haRejoin allows it and the logs share records."""
         if self._config.ha_rejoin is not HaRejoin.TRUNCATE:
             return
         segments = self.slave.store.log.segments
