@@ -361,6 +361,7 @@ class DelayDelivery:
     def _passed(
         self, level: int, position: int, sizes: list[int], done: asyncio.Future[None]
     ) -> None:
+        """Move a level to ``position`` once the messages before it are stored in their topics."""
         if not done.cancelled() and done.exception() is None:
             self._positions[level] = position
             self._stats.on_delayed_delivery(level - 1, len(sizes), sum(sizes))

@@ -142,6 +142,7 @@ class TimerDelivery:
         return [found for row in rows for found in await self._read([row])]
 
     async def _store_all(self, rows: Sequence[Row], found: list[Found]) -> None:
+        """Append rows turn by turn until all are handled; while the store refuses, try again."""
         at = 0
         while at < len(rows):
             stop, error = self._append_some(rows, found, at)
@@ -160,7 +161,7 @@ class TimerDelivery:
     ) -> tuple[int, StoreError | OSError | None]:
         """Append as many rows from ``at`` on as one turn takes.
 
-        Return the index of the first row left, and the error if the store refused it.
+        Return the index of the first row that is left, and the error if the store refused it.
         """
         redelivery = self._redelivery
         redelivery.begin()
@@ -213,6 +214,7 @@ class TimerDelivery:
             self.counts.add(place[0])
 
     def _hold(self, row: Row, error: StoreCorrupt | OSError) -> None:
+        """Hold a row back for :meth:`retry_held`; at MAX_HELD, drop it."""
         physical = row[2]
         if len(self.held) >= MAX_HELD:
             log.error("timed message given up physical=%d reason=%s", physical, error)

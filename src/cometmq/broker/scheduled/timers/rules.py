@@ -10,8 +10,8 @@
 A delay level overrides all of these. A message whose time has passed is stored as a plain message.
 
 A recall handle identifies a message and the second in which it waits. A recall is a message itself:
-it waits in the same second, and suppresses the delivery of the message it names. Whether that
-message exists is not checked before.
+it waits in the same second, and suppresses the delivery of the message it names. The broker does
+not check whether that message exists.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """The timed messages of one broker: intake, delivery and snapshots while it runs.
 
-intake     reads records from the timer topic and files them by due time (pending.py)
-load       brings buckets into the wheel before they begin
-delivery   delivers tick by tick (delivery.py)
-save       writes snapshots for the next start (snapshot.py)
-rolling    moves waiting messages out of old log files (delivery.py)
+Its background work, and the modules that do it:
+
+    intake     reads records from the timer topic and files them by due time (pending.py)
+    load       brings buckets into the wheel before they begin
+    delivery   delivers tick by tick (delivery.py)
+    save       writes snapshots for the next start (snapshot.py)
+    rolling    moves waiting messages out of old log files (delivery.py)
 """
 
 from __future__ import annotations
@@ -98,8 +100,8 @@ class Timers:
         await self.saver.save()
 
     def release(self, end: int, forced: bool) -> int:
-        """Return the log offset up to which the store may delete. It wants to delete up to
-        ``end``."""
+        """Return the log offset up to which the store, which wants to delete up to ``end``, may
+        delete. ``forced`` says that the disk is full."""
         return min(self.rolling.release(end, forced), self.intake.log_offset())
 
     def facts(self) -> Mapping[str, str]:

@@ -206,6 +206,7 @@ class Saver:
         )
 
     async def _log_durable(self, offset: int) -> bool:
+        """Sync the log up to ``offset``; return False after a failure or _DURABLE_LIMIT_MS."""
         store = self._store
         deadline_ms = self._clock.monotonic_ms() + _DURABLE_LIMIT_MS
         while store.durable_offset < offset:
