@@ -235,7 +235,7 @@ class SendAnswers:
 
 
 def _held_bytes(send: WaitingSend) -> int:
-    """Return about how much memory a send takes that waits for its response."""
+    """Return the approximate memory of a send that waits for its response."""
     places = send[4]
     if isinstance(places, tuple):
         return WAITING_BYTES + _ROW_BYTES * (places[2] - places[1])

@@ -296,7 +296,7 @@ class SendHandler:
             or peer.memory.budget.is_exhausted
         ):
             return at, MANY
-        index = None
+        index = None  # without it, half messages and transaction ends are served one by one
         if (
             not config.reject_transaction_message
             and appender.on_append is None
@@ -335,6 +335,7 @@ class SendHandler:
         return queue
 
     def _learn(self, config: TopicConfig, queue: ConsumeQueue) -> None:
+        """Remember a checked queue for later sends, once name servers know its topic."""
         if config.topic_name not in self._answers.unannounced:
             is_deduplicated = bool(
                 self._deduplicated and self._deduplicated.covers(config.topic_name)
@@ -429,6 +430,10 @@ class SendHandler:
     # ------------------------------------------------------------------------------------ checks
 
     def _check_topic(self, peer: Peer, header: SendMessage) -> TopicConfig:
+        """Return the configuration of a send's topic; create the topic if that is allowed.
+
+        Raises BadRequest if clients may not send to it.
+        """
         config, answers = self._admission.find_topic(header.topic), self._answers
         if answers.held_count and (config is None or header.topic in answers.unannounced):
             self._admission.check_new_topic(peer, answers.held_count, answers.held_bytes)

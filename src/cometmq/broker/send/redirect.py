@@ -131,6 +131,8 @@ class SendRedirect:
     def _retry_or_dead_letter(
         self, header: SendMessage, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int]:
+        """Return topic and queue id for a message to a retry topic: these, or after too many
+        retries those of the dead-letter queue."""
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self.group(name)
         allowed = header.max_reconsume_times

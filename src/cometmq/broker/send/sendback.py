@@ -144,6 +144,7 @@ class SendBackHandler:
         return group
 
     async def _record(self, header: ConsumerSendMsgBack) -> Record:
+        """Return the record to send back. Raises BadRequest if it is not the client's message."""
         record = await find_record(self._store, header.offset)
         # Messages in the broker's own waiting topics, half messages included, were never delivered.
         may_be = record is not None and record.topic not in WAITING_TOPICS
