@@ -52,7 +52,7 @@ UNREGISTER_TIMEOUT_MS: Final = 1_000
 #: the address before may still unregister, and take the registration with it.
 MOVED_MS: Final = 60_000
 MOVED_HEARTBEAT_MS: Final = 1_000
-#: Broker id that is never used: unregistering it makes a name server forget an address alone.
+#: A broker id that no broker has: to unregister it removes only the address from a name server.
 _NOBODY: Final = 2**31 - 1
 #: Bodies longer than this are compressed, because a frame holds 16 MiB.
 PLAIN_BODY_MAX_BYTES: Final = 4 * 1024 * 1024
