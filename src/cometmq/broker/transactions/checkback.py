@@ -184,6 +184,7 @@ class TransactionState:
         )
 
     def _adopt(self, half_offset: int, half: Half) -> None:
+        """Add an open half message; its first check is due when its immunity ends."""
         left_ms = half.stored_ms + half.immunity_ms - self._clock.wall_ms()
         left_ms = min(max(left_ms, 0), half.immunity_ms)
         self._transactions.index.add(half_offset, half, self._clock.monotonic_ms() + left_ms)
@@ -324,6 +325,7 @@ class CheckBack:
         return len(found)
 
     async def _check(self, half_offset: int, half: Half) -> None:
+        """Ask a producer for the outcome of a transaction, or give the transaction up."""
         record = await find_record(self._store, half.physical_offset)
         if index_changed(self._transactions, half_offset, half):
             return  # it ended during the disk read

@@ -177,6 +177,7 @@ class Transactions:
         return None
 
     def _open(self, header: EndTransaction) -> Half:
+        """Return the open transaction that a request names. Raises BadRequest if there is none."""
         half = self.index.get(header.tran_state_table_offset)
         if half is None or half.ending:
             state = "has ended or never existed" if half is None else "is ending"

@@ -117,7 +117,7 @@ class HalfIndex(OpenTransactions):
 
 
 class OpTrail:
-    """Half offsets that the op messages name, from op offset ``start`` on.
+    """Last half offset that each op message names, from op offset ``start`` on.
 
     ``start`` is never past an op message that names a half message at or after the check group's
     offset in the half topic, because a broker that takes over the store reads op messages from
@@ -134,7 +134,7 @@ class OpTrail:
 
     @property
     def known_end(self) -> int:
-        """First op offset whose half offsets are not remembered."""
+        """First op offset that is not remembered."""
         return self.start + len(self._halves)
 
     def stored(self, op_offset: int, half_offset: int) -> None:
@@ -160,7 +160,7 @@ class OpTrail:
             self.stored(op_offset + number, half_offset)
 
     def remember(self, op_offset: int, half_offsets: Iterable[int]) -> None:
-        """Remember the half offsets that an op message names, if it follows the last one
+        """Remember an op message that names ``half_offsets``, if it follows the last one
         remembered and there is room."""
         self._follow(op_offset, max(half_offsets, default=-1))
 

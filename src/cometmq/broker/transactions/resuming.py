@@ -9,7 +9,7 @@
 A half message that was made of a given-up one has the physical offset of the latter in its field
 preparedTransactionOffset, which is 0 in all other half messages. So the log alone says which
 messages were resumed: before a half message is made, the half messages stored after the given-up
-one are searched for an earlier one.
+one are searched for one that was made of it already.
 """
 
 from __future__ import annotations
