@@ -222,7 +222,7 @@ class Answers(Protocol):
 
 
 class AppendListener(Protocol):
-    """Hears of the records that the broker itself appends."""
+    """Listener for the records that the broker itself appends."""
 
     def appended(
         self, topic: str, properties: Mapping[str, str], queue_id: int, place: int, offset: int
@@ -238,7 +238,7 @@ class AppendListener(Protocol):
 class Appender:
     """Appends records to the store, commits them once per turn, and reports the outcome.
 
-    ``answers`` writes the responses of client sends, ``listener`` hears of the broker's own
+    ``answers`` writes the responses of client sends, ``listener`` is notified of the broker's own
     records, ``put_times`` counts how long the puts took. Listeners of ``on_transactions_ended`` get
     the transactions whose end was appended in a turn, and the error of the turn, if any; they must
     not wait or raise.
@@ -280,6 +280,7 @@ class Appender:
         self._waits = asyncio.Event()
         self._watchdog = watchdog
         self._now_ns = clock.monotonic_ns
+        #: Actions of :meth:`between_turns`, run after the next commit, and their callers' futures.
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
         self.answer_rows = _unanswered if answers is None else answers.answer_rows
@@ -601,7 +602,10 @@ class Appender:
         self._answer_when_copied(first)
 
     def _answer_when_copied(self, turn: Turn) -> None:
-        """Answer a turn that is flushed as the policy asks, or park it until slaves have it."""
+        """Answer a turn that is flushed as the policy asks; if slaves must have it first, park it.
+
+        With too few slaves connected it is answered at once, with SLAVE_NOT_AVAILABLE.
+        """
         slaves = self._slaves
         if slaves is None or slaves.reached >= turn.end:
             self._answer(turn, ResponseCode.SUCCESS, None)

@@ -255,7 +255,7 @@ class Broker:
         )
 
     def _make_context(self) -> BrokerContext:
-        """Build what the services share: topics, consumer groups, and what appends records."""
+        """Build the objects that the services share: topics, consumer groups, the appender."""
         config, clock, tasks, store = self.config, self.clock, self._tasks, self.store
         store.store_host = self.addresses.store_host
         store.flusher.watch(self.watchdog.watched)

@@ -170,6 +170,7 @@ class IdWindow:
         self._tables.clear()
 
     def _open(self, first_place: int, now_ms: int) -> None:
+        """Begin a new table; remove the oldest ones if there would be too many ids."""
         self.expire(now_ms)
         cells = MIN_CELLS
         if self._tables:
@@ -192,7 +193,7 @@ class IdWindow:
 
 
 class Stored(NamedTuple):
-    """Place of a stored message."""
+    """Queue id, queue offset and log offset (``place``) of a stored message."""
 
     queue_id: int
     queue_offset: int
@@ -548,6 +549,7 @@ class DeduplicatedSends:
         scattered = Scattered(
             [stored.place for stored in all_of_it], [stored.queue_offset for stored in all_of_it]
         )
+        # A response has one queue id only: that of the new messages, if there are any.
         answered_queue = queue_id if new else all_of_it[0].queue_id
         send = (peer, request, answered_queue, all_of_it[0].queue_offset, scattered)
         self._appender.add_repeat(send, max(scattered.places), wait_durable=wait_durable)

@@ -107,6 +107,7 @@ class Supervisor:
         self._turn(lambda config: self._raise_to(config, role), "promote")
 
     def _turn(self, change: Callable[[BrokerConfig], BrokerConfig], name: str) -> None:
+        """Restart with the settings that ``change`` returns, unless a restart is under way."""
         if self._stopping or self._turning is not None:
             return
         self._turning = self._tasks.spawn(self._restart(change), name=f"{name} the broker")
@@ -131,6 +132,7 @@ class Supervisor:
         log.warning("broker_restarted role=%s duration_ms=%d", role, duration_ms)
 
     def _cut(self, config: BrokerConfig, problem: LogsDiffer) -> BrokerConfig:
+        """Cut the log of the stopped broker; return the unchanged settings."""
         try:
             truncate_diverged_log(
                 self._store_config, self._clock, self._files, problem.offset, str(problem)
@@ -142,6 +144,7 @@ class Supervisor:
         return config
 
     def _raise_to(self, config: BrokerConfig, role: BrokerRole) -> BrokerConfig:
+        """Keep ``role`` for later starts, too; return the settings with it."""
         keep_role(role, self._store_config.store_path_root_dir, self._files, self._clock)
         return replace(config, broker_role=role, broker_id=0)
 
