@@ -1,4 +1,4 @@
-"""Promotion: an operator makes a slave the master, and is told what could be lost by that.
+"""Promotion: an operator makes a slave the master; the answer says what could be lost by that.
 
     judge      turns the known facts into findings: ok, a warning, or a refusal that only ``force``
                overrides
