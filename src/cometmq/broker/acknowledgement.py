@@ -1,26 +1,25 @@
 """Appends and their acknowledgement: one commit per turn of the event loop, then the flush policy.
 
-A :class:`Turn` holds the records of one turn and the requests that wait for the outcome.
-
-All records are stored through :class:`Appender`. Handlers append during a turn; at its end the
-store writes all of them at once, and only then are the responses sent. With SYNC_FLUSH a turn's
-responses are parked, as one token, until the log is durable up to the turn's end; a SYNC_MASTER
-then parks them until enough slaves have it. If the write fails, every append of the turn is
-answered with the store's error and none of its records becomes visible.
+All records are stored through :class:`Appender`. Handlers append records during a turn; at its end
+the store writes all of them at once, and only then are the responses sent. A :class:`Turn` holds
+the requests that wait for that. With SYNC_FLUSH a turn is parked until the log is durable up to the
+turn's end; a SYNC_MASTER then parks it until enough slaves have the log up to there. If the write
+fails, every append of the turn is answered with the store's error and none of its records becomes
+visible.
 
     append ... append | commit (one pwrite) | ASYNC_FLUSH: stored
                                             | SYNC_FLUSH: park -> fdatasync -> stored
                                             |                  -> deadline: FLUSH_DISK_TIMEOUT
                       | transient pool | sends: stored
-                                       | all else: park -> pwrite -> stored
+                                       | other records: park -> pwrite -> stored
     stored | ASYNC_MASTER: answer
-           | SYNC_MASTER: too few slaves: SLAVE_NOT_AVAILABLE
-           |              park -> they have it -> answer
+           | SYNC_MASTER: too few slaves connected: SLAVE_NOT_AVAILABLE
+           |              park -> enough slaves have it -> answer
            |                   -> deadline: FLUSH_SLAVE_TIMEOUT
 
 With a transient pool (store/transientpool.py) only sends of clients are answered before they are
 written. A record that the broker moves, for example a delayed message that is due, waits for the
-write: its first copy counts until the second is written.
+write. Until then, the record that it was copied from remains valid.
 """
 
 from __future__ import annotations
@@ -58,9 +57,8 @@ log = logging.getLogger(__name__)
 class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
     """A record that the broker itself stores, for example a retry or a delayed message that is due.
 
-    ``queue_id`` must exist. The last three fields follow from the properties and are optional; a
-    caller that has them saves the work: the hash of the tag, the encoded properties, and the index
-    keys.
+    The queue ``queue_id`` must exist. The last three fields (hash of the tag, encoded properties,
+    index keys) are computed from ``properties`` where they are None.
     """
 
     topic: str
@@ -79,8 +77,8 @@ class OutgoingRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """Place of a stored record. ``code`` is SUCCESS, or the code of a timeout or of missing slaves
-    that left it less durable than the flush policy asks."""
+    """Place of a stored record. ``code`` is SUCCESS; after a timeout or without enough slaves it is
+    another one, and the record is less durable than the flush policy asks."""
 
     code: int
     physical_offset: int
@@ -94,8 +92,8 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class Scattered(msgspec.Struct, frozen=True, gc=False):
-    """Physical offsets and queue offsets of a batch of which some messages were stored before, so
-    that they are not consecutive."""
+    """Physical offsets and queue offsets of the messages of a batch. They are not consecutive,
+    because some of the messages were stored before."""
 
     places: list[int]
     queue_offsets: list[int]
@@ -113,9 +111,10 @@ WaitingSend = tuple[
     "Peer", "Request[Any]", int, int, "int | SentRows | list[WriteBatch] | bytes | Scattered"
 ]
 #: A transaction whose end waits for its turn: half offset, half message, queue offset of the op
-#: message, and the peer and the request that asked for it, if any.
+#: message, and the peer and the request that ended it, if any.
 WaitingTransaction = tuple[int, "Half", int, "Peer | None", "Request[Any] | None"]
-#: Called with the transactions of a turn, also those in rows, and the error of the turn, if any.
+#: Called with the transactions of a turn, the rows that end transactions, and the error of the
+#: turn, if any.
 TransactionsEnded = Callable[
     [list[WaitingTransaction], "list[WaitingRows]", CometError | None], None
 ]
@@ -135,7 +134,8 @@ class Turn(msgspec.Struct, eq=False):
     """Requests whose records were appended in one turn of the loop, and that wait for the outcome.
 
     ``end`` is the physical offset at which the turn ends, set by its commit. ``send_count`` sends
-    wait for the turn. ``begun_ns`` is the time of its first append; 0 if it is not timed.
+    wait for the turn. ``rows_with_ends`` are the items of ``rows`` that end transactions.
+    ``begun_ns`` is the time of the first append; 0 if the turn is not timed.
     """
 
     sends: list[WaitingSend] = msgspec.field(default_factory=list)
@@ -154,7 +154,7 @@ class Turn(msgspec.Struct, eq=False):
         return bool(self.rows or self.sends or self.transactions or self.puts or self.watchers)
 
     def join(self, later: Turn) -> None:
-        """Add what waits for a later turn, so that both are answered together."""
+        """Add everything that waits for ``later``, so that both turns are answered together."""
         self.sends += later.sends
         self.rows += later.rows
         self.puts += later.puts
@@ -165,7 +165,7 @@ class Turn(msgspec.Struct, eq=False):
         self.end = later.end
 
     def without_sends(self) -> Turn:
-        """Move everything but the sends to a new turn, which waits separately; return that."""
+        """Move all but the sends of clients to a new turn, which can be parked; return it."""
         rest = Turn(
             end=self.end, puts=self.puts, transactions=self.transactions, watchers=self.watchers,
             begun_ns=self.begun_ns,
@@ -205,7 +205,7 @@ class Replicated(Protocol):
         ...
 
 
-#: Answers a request that was not stored with its error.
+#: Answers a request with the error that prevented its messages from being stored.
 Fail = Callable[["Peer", "Request[Any]", CometError], None]
 
 
@@ -222,7 +222,7 @@ class Answers(Protocol):
 
 
 class AppendListener(Protocol):
-    """Hears of the records that the broker itself appends."""
+    """Listener for the records that the broker itself appends."""
 
     def appended(
         self, topic: str, properties: Mapping[str, str], queue_id: int, place: int, offset: int
@@ -238,7 +238,7 @@ class AppendListener(Protocol):
 class Appender:
     """Appends records to the store, commits them once per turn, and reports the outcome.
 
-    ``answers`` writes the responses of client sends, ``listener`` hears of the broker's own
+    ``answers`` writes the responses of client sends, ``listener`` is notified of the broker's own
     records, ``put_times`` counts how long the puts took. Listeners of ``on_transactions_ended`` get
     the transactions whose end was appended in a turn, and the error of the turn, if any; they must
     not wait or raise.
@@ -270,6 +270,7 @@ class Appender:
         self._unsynced = Turn()
         #: Repeated sends whose messages are flushed as the policy asks, and that wait for slaves.
         self._repeated = Turn()
+        #: True while the end of the current turn is scheduled.
         self._due = False
         self._begun_ns = 0
         self._put_times = PutTimes() if put_times is None else put_times
@@ -279,6 +280,7 @@ class Appender:
         self._waits = asyncio.Event()
         self._watchdog = watchdog
         self._now_ns = clock.monotonic_ns
+        #: Actions of :meth:`between_turns`, run after the next commit, and their callers' futures.
         self._actions: list[tuple[Callable[[], None], asyncio.Future[None]]] = []
         self.waiting_sends = 0
         self.answer_rows = _unanswered if answers is None else answers.answer_rows
@@ -305,7 +307,7 @@ class Appender:
 
     def add_send(self, send: WaitingSend, *, wait_durable: bool) -> None:
         """Answer a send that was appended in this turn once the flush policy is met; without
-        ``wait_durable`` already once it is written."""
+        ``wait_durable`` as soon as it is written."""
         if not self._due:
             self._schedule()
         waits = self._synced or self._slaves is not None
@@ -476,7 +478,10 @@ class Appender:
         return not self._due and not self.waiting_sends
 
     def close(self) -> None:
-        """Commit the last turn and answer it; call this before the store closes."""
+        """Commit the last turn; call this before the store closes.
+
+        Turns that wait for slaves are answered with FLUSH_SLAVE_TIMEOUT.
+        """
         self.end_turn()
         if self._store.transient is not None:
             self._store.transient.close()
@@ -590,14 +595,17 @@ class Appender:
         if later and self._slaves is None:
             for turn in (first, *later):
                 self._time(turn)
-        # One write a connection for all turns that a sync covered.
+        # Each connection gets one write for all turns that a sync covered.
         for turn in later:
             first.join(turn)
         self.waiting_sends -= first.send_count
         self._answer_when_copied(first)
 
     def _answer_when_copied(self, turn: Turn) -> None:
-        """Answer a turn that is flushed as the policy asks, or park it until slaves have it."""
+        """Answer a turn that is flushed as the policy asks; if slaves must have it first, park it.
+
+        With too few slaves connected it is answered at once, with SLAVE_NOT_AVAILABLE.
+        """
         slaves = self._slaves
         if slaves is None or slaves.reached >= turn.end:
             self._answer(turn, ResponseCode.SUCCESS, None)
@@ -630,7 +638,7 @@ class Appender:
 
     def _answer(self, turn: Turn, code: int, remark: str | None) -> None:
         took_ms = (self._now_ns() - turn.begun_ns) // 1_000_000
-        if took_ms <= SLOW_PUT_MS:  # without a call, as most are
+        if took_ms <= SLOW_PUT_MS:  # most turns: inlined, because a call costs time
             self._put_times.by_ms[took_ms] += turn.send_count + len(turn.puts)
         else:
             self._time(turn)

@@ -6,8 +6,8 @@ no more connections and requests, answer those that were received (within DRAIN_
 background work, write the tables, close the store. No port answers before recovery is complete.
 
 Each folder beside this module (send, pull, consumers, ...) has one service. The service builds the
-parts in its folder and says which requests they serve. Most services are built from the
-:class:`BrokerContext`, which has what all of them share.
+parts in its folder and returns the handlers of the requests that they serve. Most services are
+built from the :class:`BrokerContext`, which holds the objects that all of them share.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Most time that a stop waits for answers: a send may wait for the device, for slaves.
+#: Longest time that a stop waits until all sends are answered. A send may wait for the device or
+#: for slaves.
 DRAIN_LIMIT_MS: Final = 5_000
 
 
@@ -93,9 +94,9 @@ class Broker:
         self.send_hooks = SendHooks()
         self.consume_hooks = ConsumeHooks()
         self.port = 0
-        #: How far the start is.
+        #: Current step of the start.
         self.progress = StartProgress()
-        #: What the HTTP port shows of this broker, from the middle of its start on.
+        #: Metrics for the HTTP port; None until the start has built the services.
         self.metrics: BrokerMetrics | None = None
         self._rejoin = rejoin
         self._promote = promote
@@ -144,7 +145,7 @@ class Broker:
         ha_listener = self.addresses.reserve_ha()
         if ha_listener is not None:
             push(ha_listener.close)
-        # Files that cannot be used are an error before a long recovery, not after it.
+        # Load the TLS files before the recovery, which may be long: a bad file fails the start now.
         self.tls = server_tls(self.config.tls)
         self._connect = self.config.connect_options()
         if self._connect.tls is not None or self.config.ha_tls_enable:
@@ -254,7 +255,7 @@ class Broker:
         )
 
     def _make_context(self) -> BrokerContext:
-        """Build what the services share: topics, consumer groups, and what appends records."""
+        """Build the objects that the services share: topics, consumer groups, the appender."""
         config, clock, tasks, store = self.config, self.clock, self._tasks, self.store
         store.store_host = self.addresses.store_host
         store.flusher.watch(self.watchdog.watched)

@@ -1,8 +1,8 @@
 """Settings of a broker, beside those of its store (upstream: BrokerConfig.java,
 NettyServerConfig.java).
 
-A RocketMQ property file is accepted unchanged. core/javakeys.py has the keys that have no effect
-here.
+A RocketMQ property file is accepted unchanged. core/javakeys.py lists the keys of RocketMQ that
+have no effect here.
 
 Settings that are changed while the broker runs are kept in ``config/cometmq-settings.properties``
 below the store (store/settingsfile.py).
@@ -54,14 +54,15 @@ LOOPBACK: Final = "127.0.0.1"
 VIP_DISTANCE: Final = 2
 #: File in the store's config directory with settings that were changed while the broker ran.
 SETTINGS_FILE: Final = "cometmq-settings.properties"
-#: A Java slave accepts transfers up to its buffer of 4 MiB.
+#: Limit of ``haTransferBatchSize``. A Java slave accepts transfers up to its buffer of 4 MiB.
 TRANSFER_BATCH_MAX_BYTES: Final = 2 << 20
-#: Longer polling only burns processor time: a wake-up takes a twentieth of this.
+#: Limit of ``lookoutMicros``. Longer polling wastes processor time: a wake-up takes a twentieth of
+#: this.
 MAX_LOOKOUT_MICROS: Final = 1_000
 
 
 class BrokerRole(Enum):
-    """Role of a broker among those with its name."""
+    """Role of a broker among the brokers of the same name."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -687,9 +688,10 @@ def change(config: BrokerConfig, store: StoreConfig, values: Mapping[str, str]) 
 
 
 def log_file_bytes(directories: Iterable[str]) -> int:
-    """Return the size of the log files in directories; 0 if they have none that tells.
+    """Return the size of the log files in directories; 0 if it cannot be determined.
 
-    A file is as long as the distance to the next one. A single file has its length from the start.
+    A file is as long as the distance between its offset and the next file's. A single file has its
+    full length from the start.
     """
     try:
         found = {
@@ -704,18 +706,20 @@ def log_file_bytes(directories: Iterable[str]) -> int:
             return min(after - base for base, after in pairwise(bases))
         size = os.path.getsize(found[bases[0]]) if bases else 0
         return size if size >= 4096 else 0  # a crash may have interrupted its creation
-    except OSError:  # the start says what is wrong with the directory
+    except OSError:  # the start reports what is wrong with the directory
         return 0
 
 
 def kept_path(root: str) -> str:
-    """Return the path of the changed settings in a store directory."""
+    """Return the path of the file with the changed settings of the store directory ``root``."""
     return os.path.join(root, "config", SETTINGS_FILE)
 
 
 def read_kept(root: str, files: Files | None = None) -> dict[str, str]:
-    """Return the changed settings that a store directory has; ``files`` are the machine's own by
-    default. Raise as :func:`read_kept_settings` does."""
+    """Return the changed settings of the store directory ``root``.
+
+    ``files`` defaults to the operating system's. Raise as :func:`read_kept_settings` does.
+    """
     return read_kept_settings(kept_path(root), files or PosixFiles())
 
 
@@ -740,8 +744,10 @@ def apply_kept(config: BrokerConfig, store: StoreConfig, files: Files | None = N
 
 
 def listening_ports(config: BrokerConfig) -> dict[int, str]:
-    """Return the ports on which a broker will listen, with the settings that they come from; those
-    that the system picks are left out."""
+    """Return the ports on which a broker will listen, with the settings that they come from.
+
+    Ports that the system picks are left out.
+    """
     found = {config.listen_port: "listenPort"}
     if config.listen_port > VIP_DISTANCE:
         vip_port = config.listen_port - VIP_DISTANCE
@@ -774,7 +780,7 @@ def host_and_port(address: str, default_port: str) -> tuple[str, str]:
 
 
 def _is_word(text: str) -> bool:
-    """Return whether a text may be a part of a URL as it is."""
+    """Return whether a text may be a part of a URL without being quoted."""
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTables:
-    """Topics, and what the broker knows of consumer groups."""
+    """Tables of topics, consumer groups, their offsets, and online clients."""
 
     topics: TopicTable
     groups: GroupTable
@@ -34,8 +34,8 @@ class BrokerTables:
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """Configuration, clock, tasks, store and tables of one broker. ``directory`` is where further
-    tables are kept."""
+    """Configuration, clock, tasks, store and tables of one broker. Further tables are kept in
+    ``directory``."""
 
     config: BrokerConfig
     clock: Clock
@@ -48,5 +48,5 @@ class BrokerContext:
 
     @property
     def store_address(self) -> str:
-        """Address of this broker, as stored messages have it: "ip:port"."""
+        """Address of this broker that is written into stored messages: "ip:port"."""
         return join(*unpack_host(self.store.store_host))

@@ -1,22 +1,22 @@
-"""Detection of sends whose messages are stored already, and the answers to them: such a message is
-only answered, with the place of the first copy. In a batch, messages that are stored already or
-that occur twice are left out.
+"""Detection of repeated sends. A message that is stored already is not stored again: its send is
+answered with the place of the first copy. In a batch, messages that are stored already or that
+occur twice are left out.
 
-The unique key of a message identifies it within its topic. Keys of stored messages are remembered
+The unique key ("id") of a message identifies it within its topic. Ids of stored messages are kept
 as 64-bit hashes with log offsets, in little memory (:class:`IdWindow`). A hash is only a hint: two
-keys may share one. A hit counts only if the record at that place has the same topic and key, was
-stored within the window, and is newer than the last deletion of the topic. So no message is dropped
-in place of another one, and a message that is not proved a repeat is stored.
+ids may share one. A message is a repeat only if the record at that offset has the same topic and
+id, was stored within the window, and is newer than the last deletion of the topic. Every other
+message is stored.
 
 Hashes are put into tables of a fixed size, and are removed with their table: once the table's
-youngest hash is older than the window, or earlier if there are too many. A cell has 8 bytes: 24
-bits of the hash, and the offset relative to the table's base. A table is full when half of its
-cells are used, so a key takes 16 bytes. Tables grow with the send rate, so that a window has about
+youngest hash is older than the window, or earlier if there are too many hashes. A cell has 8 bytes:
+24 bits of the hash, and the offset relative to the table's base. A table is full when half of its
+cells are used, so an id takes 16 bytes. Tables grow with the send rate, so that a window has about
 five.
 
-Records that are appended but not dispatched yet cannot be read, so their identities are kept in
-memory until then. A repeat of such a record is answered after the current turn, and so not before
-it is as safe as the first.
+Records that are appended but not dispatched yet cannot be read, so their topics and ids are kept in
+memory until then. A repeat of such a record is answered once the flush policy is met for the first
+copy.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ALL: Final = "*"
-#: Number of cold records kept for sends that are about to ask for them.
+#: Number of records read from the device that are cached until their sends are served again.
 READ_MAX: Final = 4_096
 #: Limit of messages in a batch, because the lookup of each id takes some microseconds.
 MESSAGES_MAX: Final = 1_024
 _MASK: Final = (1 << 64) - 1
 _UNIQ_KEY: Final = props.UNIQ_KEY.encode()
 
-#: Cells of a table; the largest is allocated in 3 ms, in one piece.
+#: Limits of a table's cells. The largest table is allocated in one piece, in 3 ms.
 MIN_CELLS: Final = 1 << 12
 MAX_CELLS: Final = 1 << 20
 TABLES_A_WINDOW: Final = 4
@@ -88,7 +88,7 @@ class IdTable:
     def __init__(self, cells: int, first_place: int, opened_ms: int) -> None:
         self.cells = array("Q", bytes(8 * cells))
         self.mask = cells - 1
-        #: Subtracted from the place in a cell; the difference is at least 1.
+        #: Subtracted from each place; the difference is at least 1, because an empty cell is 0.
         self.base = max(first_place - _BACK_BYTES, 0) - 1
         self.room = cells // 2
         self.count = 0
@@ -110,7 +110,10 @@ class IdTable:
 
 
 class IdWindow:
-    """Ids of the last ``window_ms``, at most ``ids_max`` of them. Hashes have 64 bits."""
+    """Ids of the last ``window_ms``, at most ``ids_max`` of them. Hashes have 64 bits.
+
+    ``left_early`` counts the ids that were removed before the end of the window.
+    """
 
     def __init__(self, window_ms: int, ids_max: int) -> None:
         self.window_ms = window_ms
@@ -143,7 +146,7 @@ class IdWindow:
         return found
 
     def add(self, digest: int, place: int, now_ms: int) -> None:
-        """Add the place of an id; the times of calls may decrease only a little."""
+        """Add the place of an id. ``now_ms`` may be only slightly less than at earlier calls."""
         tables = self._tables
         if (
             not tables
@@ -167,6 +170,7 @@ class IdWindow:
         self._tables.clear()
 
     def _open(self, first_place: int, now_ms: int) -> None:
+        """Begin a new table; remove the oldest ones if there would be too many ids."""
         self.expire(now_ms)
         cells = MIN_CELLS
         if self._tables:
@@ -189,7 +193,7 @@ class IdWindow:
 
 
 class Stored(NamedTuple):
-    """Place of a stored message."""
+    """Queue id, queue offset and log offset (``place``) of a stored message."""
 
     queue_id: int
     queue_offset: int
@@ -210,7 +214,10 @@ class _Known(NamedTuple):
 
 
 class Deduplicator:
-    """The ids of one broker. It exists if ``dropRepeatedIdsTopics`` names topics, or ``*``."""
+    """Finds messages that are stored already. A broker has one if ``dropRepeatedIdsTopics`` is set.
+
+    ``dropped`` counts the repeated messages that were not stored again.
+    """
 
     def __init__(
         self, *, config: BrokerConfig, store: MessageStore, topics: TopicTable, clock: Clock
@@ -222,7 +229,8 @@ class Deduplicator:
         self._clock = clock
         window_ms = config.drop_repeated_ids_window_minutes * 60_000
         self.window = IdWindow(window_ms, config.drop_repeated_ids_max)
-        #: Recently appended messages by place, including all that are not dispatched yet.
+        #: Recently appended messages by place, in two generations. They include all messages that
+        #: are not dispatched yet.
         self._young: dict[int, _Known] = {}
         self._old: dict[int, _Known] = {}
         self._old_end = 0
@@ -236,10 +244,10 @@ class Deduplicator:
         return not (topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or self._topics.is_system(topic))
 
     def first(self, topic: str, unique: str) -> Stored | Cold | None:
-        """Return the place where a message with this id is stored; None if the message is to be
-        stored.
+        """Return the place where a message with this id is stored; None if there is none, and the
+        message must be stored.
 
-        Return Cold if a record must be read first.
+        Return Cold if a record must be read before that is known.
         """
         places = self.window.find(hash((topic, unique)) & _MASK)
         if not places:
@@ -276,7 +284,7 @@ class Deduplicator:
         """Remember a message that was appended in this turn of the event loop."""
         now_ms = self._store.state.last_ms
         end = self._store.dispatched_offset
-        # The older generation is dropped once the log serves all of its records.
+        # The older generation is dropped once all of its records can be read from the log.
         if self._young and self._old_end <= end:
             self._old, self._young = self._young, {}
             self._old_end = next(reversed(self._old)) + 1
@@ -382,9 +390,9 @@ def _known_of(raw: memoryview) -> _Known | None:
 class DeduplicatedBatch(NamedTuple):
     """The messages of a batch, divided into new and repeated ones.
 
-    ``ids`` are the unique keys of the new messages, whose entries form ``body``. ``places`` has,
-    for each message, its stored place, or the index of the new message that it is or repeats.
-    ``cold`` are places that must be read before a decision.
+    ``ids`` are the unique keys of the new messages, whose entries form ``body``. ``places`` has an
+    item for each message: its stored place, or an index into ``ids``, of the message itself or of
+    the one that it repeats. ``cold`` are records that must be read before the batch can be divided.
     """
 
     body: bytes
@@ -433,7 +441,11 @@ def deduplicate(body: bytes, first: Callable[[str], Stored | Cold | None]) -> De
 
 
 class DeduplicatedSends:
-    """Sends to topics that drop repeated ids. ``again`` and ``fail`` are the send handler's."""
+    """Serves sends to topics that drop repeated ids.
+
+    ``again`` and ``fail`` belong to the send handler: they serve a request once more, and answer it
+    with an error.
+    """
 
     def __init__(
         self,
@@ -463,8 +475,8 @@ class DeduplicatedSends:
     ) -> bool:
         """Decide whether a single send is handled here and must not be stored by the caller.
 
-        True for a repeat, which is answered as the first message was, and for a send that waits
-        until a record was read to decide that. ``message`` is the topic in which the message would
+        True for a repeat, which is answered with the place of the first message, and for a send
+        that must wait until a record is read. ``message`` is the topic in which the message would
         be stored, and its unique key.
         """
         topic, unique = message
@@ -537,6 +549,7 @@ class DeduplicatedSends:
         scattered = Scattered(
             [stored.place for stored in all_of_it], [stored.queue_offset for stored in all_of_it]
         )
+        # A response has one queue id only: that of the new messages, if there are any.
         answered_queue = queue_id if new else all_of_it[0].queue_id
         send = (peer, request, answered_queue, all_of_it[0].queue_offset, scattered)
         self._appender.add_repeat(send, max(scattered.places), wait_durable=wait_durable)

@@ -46,7 +46,7 @@ class ConsumeHook(Protocol):
 
 
 class SendHooks:
-    """The send hooks of a broker, in the order they were added; false while there are none.
+    """The send hooks of a broker, in the order they were added. The object is false while empty.
 
     ``added`` is the list itself: on the hot path, testing it is cheaper than testing this object.
     """
@@ -77,7 +77,7 @@ class SendHooks:
 
 
 class ConsumeHooks:
-    """The consume hooks of a broker, in the order they were added; false while there are none.
+    """The consume hooks of a broker, in the order they were added. The object is false while empty.
 
     ``added`` is the list itself: on the hot path, testing it is cheaper than testing this object.
     """

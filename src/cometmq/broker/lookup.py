@@ -1,8 +1,8 @@
 """Lookups in the store that several handlers share, such as bounds of a queue and records at an
-offset.
+offset, and the handlers of queries for messages by key, offset and time (upstream:
+QueryMessageProcessor.java, AdminBrokerProcessor.java).
 
-The handlers of queries for messages by key, offset and time are here too (upstream:
-QueryMessageProcessor.java, AdminBrokerProcessor.java). No lookup creates a queue.
+No lookup creates a queue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 
 
 def bounds(store: MessageStore, topic: str, queue_id: int) -> tuple[int, int]:
-    """Return the first queue offset that can be read, and the one that the next message gets."""
+    """Return the first queue offset that can be read, and the one that the next message gets; 0 and
+    0 if there is no such queue."""
     queue = store.find_queue(topic, queue_id)
     return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
 
@@ -123,7 +124,7 @@ async def find_bytes(
 
 
 def first_stored_ms(store: MessageStore, topic: str, queue_id: int) -> int:
-    """Return the store time of a queue's first message.
+    """Return the store time of a queue's first message, in ms.
 
     Return 0 if the queue is empty, or if that message is so old that it is not in memory.
     """
@@ -206,7 +207,10 @@ class QueryHandler:
         return Reply(body=record)
 
     async def offset_by_time(self, _peer: Peer, request: Request[SearchOffset]) -> Reply:
-        """Return the queue offset for a timestamp."""
+        """Return the first queue offset stored at or after a timestamp.
+
+        With the boundary type UPPER, return the last one at or before it.
+        """
         header = request.header
         offset = await self._store.offset_by_time(
             header.topic,
@@ -227,7 +231,7 @@ class QueryHandler:
         return Reply(header=QueueOffsetResponse(low))
 
     async def earliest_time(self, _peer: Peer, request: Request[TopicQueue]) -> Reply:
-        """Return the store time of a queue's first message; -1 if the queue is empty."""
+        """Return the store time of a queue's first message, in ms; -1 if the queue is empty."""
         header = request.header
         moment = await self._store.earliest_time(header.topic, header.queue_id)
         return Reply(header=EarliestStoreTimeResponse(moment))

@@ -1,5 +1,5 @@
-"""Builds what a request passes on its way to its handler: busy polling of the event loop, which
-receives it early, access control, and the router."""
+"""Construction of the parts that a request passes before its handler: busy polling of the event
+loop, access control, and the router."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def make_router(
 ) -> Router:
     """Return the router to the handlers of all parts.
 
-    A slave's router refuses what only a master may serve, and names the address that ``master``
-    returns. ``bulk_handlers`` are functions by request code; each serves plain requests of one
-    connection in a single call. ``access`` decides who may send what; None without access control.
+    A slave's router refuses the requests that only a master may serve; the answer names the address
+    that ``master`` returns. ``bulk_handlers`` are functions by request code; each serves plain
+    requests of one connection in a single call. ``access`` is None without access control.
     """
     config, handlers = context.config, handlers_of(parts)
     if config.is_slave:
         handlers = as_slave(handlers, master)
-    # On a slave, bulk handlers would pass by the handlers that refuse requests.
+    # On a slave, bulk handlers would bypass the handlers that refuse requests.
     serves_in_bulk = CORE == "compiled" and not config.is_slave
     return Router(
         Side.BROKER,
@@ -53,9 +53,9 @@ def make_router(
 
 
 def access_control(context: BrokerContext) -> AccessControl | None:
-    """Return access control with its files read; None without ``aclEnable``.
+    """Read the ACL files and return access control; None without ``aclEnable``.
 
-    Raises AclDenied, which names the file, if one cannot be used.
+    Raises AclDenied, which names the file, if a file cannot be used.
     """
     if not context.config.acl_enable:
         return None

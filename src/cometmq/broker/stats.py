@@ -4,16 +4,22 @@ BrokerStatsManager.java, StatsItem.java).
 
 Counting adds almost nothing to a request. The store's dispatch counts messages by queue, each pull
 is counted once, and puts are timed by turns of the loop. Everything else happens when samples are
-taken: each second of the totals, each 10 s of the topics and groups that had messages.
+taken: of the totals each second, of the topics and groups that had messages each 10 s.
 
-A :class:`Counter` only grows. Its past is a few samples of it: a minute is the difference of two of
-them that are six samples of 10 s apart, an hour of two that are six samples of 10 minutes apart, a
-day of two that are 24 samples of an hour apart. So the figures of a key appear up to 10 s after its
-first message, with the same values as upstream's. Samples are kept only where the counter changed.
+A :class:`Counter` only grows. A few samples of it are kept as its past. The figures of a window are
+the difference between two samples:
 
-Groups have names that clients choose, so the counters of groups are bounded. When there are
-MAX_COUNTERS, those without a message for a minute are dropped in the next step; what comes before
-that is counted for the broker alone.
+    window   a sample each   samples between the two
+    minute   10 s            6
+    hour     10 minutes      6
+    day      hour            24
+
+So the figures of a key appear up to 10 s after its first message, with the same values as
+upstream's. A sample is kept only if the counter changed.
+
+Clients choose the names of groups, so the number of group counters is bounded. When there are
+MAX_COUNTERS, those without a message for a minute are dropped in the next step. Until then,
+messages of further groups are counted for the broker only.
 """
 
 from __future__ import annotations
@@ -43,7 +49,7 @@ SAMPLE_INTERVAL_MS: Final = 1_000
 WINDOWS_S: Final = (10, 60, 600)
 #: Time between two samples of topics and groups.
 STEP_MS: Final = 10_000
-#: The windows minute, hour and day: steps between two of its samples, and samples that it spans.
+#: The windows minute, hour and day: steps between two samples, and samples that the window spans.
 _SPANS: Final = ((1, 6), (60, 6), (360, 24))
 _STEPS_A_MINUTE: Final = 6
 #: Figures of topics and groups by upstream's names: the table of their counters (topic puts, pulls,
@@ -71,7 +77,7 @@ SCHEDULE_CONSUMER: Final = "SCHEDULE_CONSUMER"
 
 
 class Figure(NamedTuple):
-    """Figures of one window: the sum, the sum a second, and the average of a send or pull."""
+    """Figures of one window: the sum, the sum a second, and the average per send or pull."""
 
     sum: int = 0
     tps: float = 0.0
@@ -81,9 +87,9 @@ class Figure(NamedTuple):
 class Counter(PullCounter):
     """Messages, bytes, and sends or pulls of one key; ``past`` has their samples by window.
 
-    A sample is four numbers: its number in the window, and the three counts. ``changed`` gets the
-    counter at its first change in each step. ``key`` is None for one that is no longer sampled
-    under its key.
+    A sample is four integers: its number in the window, and the three counts. The counter appends
+    itself to ``changed`` at its first change in each step. ``key`` is None once the topic or the
+    group was deleted.
     """
 
     __slots__ = ("__weakref__", "_changed", "key", "past")
@@ -95,12 +101,12 @@ class Counter(PullCounter):
         self.past = array("q"), array("q"), array("q")
 
     def begin(self, step: int) -> None:
-        """Begin the step of time number ``step``."""
+        """Begin step number ``step``: note that the counter changes in it."""
         self.step = step
         self._changed.append(self)
 
     def put(self, count: int, size_bytes: int, times: int, step: int) -> None:
-        """Count messages of several sends in a step of time."""
+        """Count messages of ``times`` sends in step number ``step``."""
         if self.step != step:
             self.begin(step)
         self.count += count
@@ -109,7 +115,7 @@ class Counter(PullCounter):
 
 
 class Samples:
-    """The samples of one window, which all counters share: their times, and how to read a past.
+    """One window of all counters: the times of its samples, and the figures of a counter's past.
 
     ``number`` is the number of the last sample; the first one is 1.
     """
@@ -121,9 +127,9 @@ class Samples:
         self.number = 0
 
     def note(self, counter: Counter, past: array[int]) -> None:
-        """Add the next sample, :meth:`end` of which comes later, to the past of a counter."""
+        """Add the next sample to the past of a counter; :meth:`end` ends the sample of all."""
         number = self.number + 1
-        # One sample before the window is the value with which the window begins.
+        # Keep one sample from before the window: the value with which the window begins.
         while len(past) >= 8 and past[4] < number - self._span:
             del past[:4]
         past.extend((number, counter.count, counter.size_bytes, counter.times))
@@ -138,9 +144,9 @@ class Samples:
         return len(past) > 0 and past[-4] <= self.number - self._span
 
     def read(self, past: array[int], field: int) -> Figure:
-        """Return what the window shows of a past: 1 for messages, 2 for bytes.
+        """Return the window's figures of a counter; ``field`` is 1 for messages, 2 for bytes.
 
-        The past of a key begins with zeros, one interval before its first sample.
+        A counter is taken as 0 one interval before its first sample.
         """
         numbers = past[::4]
         last = bisect_right(numbers, self.number) - 1
@@ -164,7 +170,8 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Everything counted up to a moment (monotonic ms)."""
+    """Everything counted up to ``at_ms`` (monotonic): messages stored and their bytes, pulls that
+    found messages and pulls that found none, messages delivered."""
 
     at_ms: int
     puts: int = 0
@@ -226,9 +233,9 @@ class TopicCounts:
 class PutTimes:
     """How long puts took, from their append to their answer, in ms.
 
-    ``by_ms`` has the number of puts of this minute by their time; no put waits longer than the
-    timeouts of syncs and slaves. Callers may add to it themselves what is not slow. Figures by
-    duration are those of the last whole minute, as upstream's.
+    ``by_ms`` has the number of this minute's puts by their time. It stays small, because no put
+    waits longer than the timeouts of syncs and slaves. Callers may add puts that are not slow to it
+    directly. Counts by range and percentiles are those of the last whole minute, as upstream's.
     """
 
     #: Upper ends, exclusive, of the ranges that the runtime information shows.
@@ -271,14 +278,15 @@ class PutTimes:
         return found
 
     def last_counts(self) -> list[int]:
-        """Return the number of the last minute's puts in each range, the open one at the end."""
+        """Return the number of the last minute's puts in each range; the last range is open."""
         counts = [0] * (len(self.BOUNDS) + 1)
         for took_ms, count in self._last:
             counts[bisect_right(self.BOUNDS, took_ms)] += count
         return counts
 
     def percentile(self, share: float) -> float:
-        """Return the time within which this share of the last minute's puts was answered."""
+        """Return the time, in ms, within which this share (0 to 1) of the last minute's puts was
+        answered."""
         rank = share * sum([count for _, count in self._last])
         for took_ms, count in self._last:
             if count and rank <= count:
@@ -295,8 +303,7 @@ def _add_all(histogram: Histogram, by_ms: Mapping[int, int]) -> None:
 class BrokerStats:
     """All counters of one broker since its start.
 
-    With ``counts_puts`` false, as on a slave, there are no figures of what a topic got. ``limits``
-    are those of the broker's clients.
+    With ``counts_puts`` false, as on a slave, there are no figures of the messages that topics got.
     """
 
     def __init__(
@@ -331,18 +338,21 @@ class BrokerStats:
         self.send_backs: dict[tuple[str, str], Counter] = {}
         #: Positions of groups in topics, by queue id, until one of them is deleted.
         self.positions: dict[tuple[str, str], dict[int, PullPosition]] = {}
-        #: What topics got of messages that had waited for their time, by level or timer.
+        #: Delayed messages (by level or timer) that were delivered to their topics.
         self.delayed = TopicCounts()
-        #: What topics got of messages with a sharding key.
+        #: Messages with a sharding key.
         self.fifo = TopicCounts()
-        #: By topic, and by "topic@queue id" for the delay queues; as pairs with an empty group.
+        #: Stored messages by topic, and by "topic@queue id" for the delay queues. The keys are
+        #: pairs with an empty group.
         self.topic_puts: dict[tuple[str, str], Counter] = {}
+        #: Counters dropped from ``pulls`` that the plan of a pull still refers to.
         self._idle_pulls: WeakValueDictionary[tuple[str, str], Counter] = WeakValueDictionary()
         self._broker_puts, self._broker_gets = (Counter(self._changed, ("", "")) for _ in "pg")
-        #: Counts what has no counter of its own.
+        #: Counts messages of keys that have no counter of their own.
         self._uncounted = Counter(self._changed, ("", ""))
+        #: Messages sent back that :meth:`take_puts` has not subtracted from the broker's puts yet.
         self._sent_back = 0
-        for queue in dispatched.take_grown():  # what recovery dispatched was stored before
+        for queue in dispatched.take_grown():  # dispatched by recovery: stored before this start
             queue.put_count = queue.put_bytes = queue.put_times = 0
         self._samples.append(self.totals())
 
@@ -365,9 +375,9 @@ class BrokerStats:
         self.counter(group, topic).add(count, size_bytes, self.pulled.step)
 
     def counter(self, group: str, topic: str) -> Counter:
-        """Return the counter of the messages that a group gets of a topic.
+        """Return the counter of the messages that a group pulls from a topic.
 
-        It is valid until one of them is deleted.
+        It is valid until the group or the topic is deleted.
         """
         return self._counter(self.pulls, group, topic)
 
@@ -390,7 +400,8 @@ class BrokerStats:
     def position(self, group: str, topic: str, queue_id: int) -> PullPosition:
         """Return the position of a group in a queue, which the code that answers a pull moves.
 
-        It is shown until one of them is deleted, unless too many pairs have positions.
+        Metrics show it until the group or the topic is deleted. If MAX_COUNTERS pairs have
+        positions already, the position is not kept.
         """
         queues = self.positions.get((group, topic))
         if queues is None:
@@ -403,7 +414,7 @@ class BrokerStats:
         return position
 
     def on_pull_missed(self) -> None:
-        """Count a pull that found none."""
+        """Count a pull that found no messages."""
         self.pulled.missed += 1
 
     def on_delayed_delivery(self, queue_id: int, count: int, size_bytes: int) -> None:
@@ -418,7 +429,7 @@ class BrokerStats:
         self._counter(self.send_backs, group, topic).add(1, 0, self.pulled.step)
 
     def take_puts(self, queues: Iterable[PutQueue]) -> None:
-        """Count what queues got since they were taken last under their topics."""
+        """Count, under their topics, the messages that queues got since the last call."""
         step = self.pulled.step
         for queue in queues:
             count, size_bytes, times = queue.put_count, queue.put_bytes, queue.put_times
@@ -429,7 +440,7 @@ class BrokerStats:
             if not self._counts_puts or topic == OP_HALF_TOPIC:
                 continue
             self._put_counter(topic).put(count, size_bytes, times, step)
-            if 0 < queue.fifo_count <= count:  # more of them are not dispatched yet
+            if 0 < queue.fifo_count <= count:  # if it is more, some are not dispatched yet
                 self.fifo.add(topic, queue.fifo_bytes, queue.fifo_count)
                 queue.fifo_count = queue.fifo_bytes = 0
             if topic == SCHEDULE_TOPIC:
@@ -503,8 +514,8 @@ class BrokerStats:
         return minute.read(past, 1), minute.read(past, 2)
 
     def figures(self, name: str, key: str) -> tuple[Figure, ...] | None:
-        """Return minute, hour and day of a figure by upstream's name and key; None if it has no
-        such key. A topic is known once :meth:`take_puts` has taken one of its queues."""
+        """Return minute, hour and day of a figure by upstream's name and key; None if the name has
+        no such key. A topic is known once :meth:`take_puts` has counted one of its queues."""
         field = 2 if name.endswith("_SIZE") else 1
         found: Counter | None = None
         if (of_key := _KEYS.get(name)) is not None:
@@ -524,7 +535,7 @@ class BrokerStats:
     # ------------------------------------------------------------------------------------- sampling
 
     async def sample_forever(self) -> None:
-        """Take a sample each second, and those of topics and groups each 10 s, until cancelled."""
+        """Sample the totals each second, topics and groups each 10 s, until cancelled."""
         while True:
             if self._clock.monotonic_ms() >= self._next_step_ms:
                 await self.sample_step()
@@ -532,7 +543,7 @@ class BrokerStats:
             self.sample()
 
     def sample(self) -> None:
-        """Take one sample, and the day's totals if a new day began."""
+        """Sample the totals, and note them as the day's if a new day began."""
         self._samples.append(self.totals())
         today = datetime.fromtimestamp(self._clock.wall_ms() / 1000).date()
         if today != self._day:
@@ -542,7 +553,7 @@ class BrokerStats:
             )
 
     async def sample_step(self) -> None:
-        """Take the next sample of the counters that changed, in slices."""
+        """Sample the counters of topics and groups that changed; pause between slices."""
         slices = Slices(self._clock)
         for queue in self._dispatched.take_grown():
             self.take_puts((queue,))
@@ -578,7 +589,7 @@ class BrokerStats:
         changed.clear()
 
     async def _forget_idle(self, slices: Slices) -> None:
-        """Drop the counters without a message for a day; a pull's plan may still hold its own."""
+        """Drop the counters without a message for a day."""
         day = self._windows[-1]
         for table in self._tables():
             for key, counter in list(table.items()):

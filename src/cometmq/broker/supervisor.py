@@ -3,8 +3,8 @@
     the log of a slave differs from its master's    ->  its log is cut, and it follows again
     an operator promotes a slave                    ->  it becomes the master
 
-Apart from that, these are an ordinary stop and an ordinary start: recovery adjusts queues, index,
-offsets, timers and transactions to the end of the log.
+Apart from that, a restart is an ordinary stop and an ordinary start: recovery adjusts queues,
+index, offsets, timers and transactions to the end of the log.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Supervisor:
     """Runs a broker, and restarts it when it asks for that; :meth:`start` and :meth:`stop` it once
     each. ``broker`` is the current one.
 
-    ``on_failed`` is called if a restart failed. Then nothing is served, ``failure`` holds the
-    error, and the process should end.
+    ``on_failed`` is called if a restart fails. Then ``failure`` holds the error, no request is
+    served, and the process should end.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Supervisor:
         return await self.broker.start()
 
     async def stop(self) -> None:
-        """Stop the broker, as :meth:`Broker.stop` does, after a restart that is under way."""
+        """Stop the broker, as :meth:`Broker.stop` does, once no restart is under way."""
         self._stopping = True
         if self._turning is not None:
             await asyncio.wait([self._turning])
@@ -107,6 +107,7 @@ class Supervisor:
         self._turn(lambda config: self._raise_to(config, role), "promote")
 
     def _turn(self, change: Callable[[BrokerConfig], BrokerConfig], name: str) -> None:
+        """Restart with the settings that ``change`` returns, unless a restart is under way."""
         if self._stopping or self._turning is not None:
             return
         self._turning = self._tasks.spawn(self._restart(change), name=f"{name} the broker")
@@ -119,7 +120,7 @@ class Supervisor:
             broker = self.broker = self._make(config)
             broker.send_hooks, broker.consume_hooks = before.send_hooks, before.consume_hooks
             await broker.start()
-        except Exception as error:  # whatever it is, nothing is served now
+        except Exception as error:  # after any error no broker is running
             is_known = isinstance(error, CometError | OSError)
             log.critical("broker_restart_failed reason=%r", str(error), exc_info=not is_known)
             self.failure = error
@@ -131,6 +132,7 @@ class Supervisor:
         log.warning("broker_restarted role=%s duration_ms=%d", role, duration_ms)
 
     def _cut(self, config: BrokerConfig, problem: LogsDiffer) -> BrokerConfig:
+        """Cut the log of the stopped broker; return the unchanged settings."""
         try:
             truncate_diverged_log(
                 self._store_config, self._clock, self._files, problem.offset, str(problem)
@@ -142,19 +144,20 @@ class Supervisor:
         return config
 
     def _raise_to(self, config: BrokerConfig, role: BrokerRole) -> BrokerConfig:
+        """Keep ``role`` for later starts, too; return the settings with it."""
         keep_role(role, self._store_config.store_path_root_dir, self._files, self._clock)
         return replace(config, broker_role=role, broker_id=0)
 
 
 class CurrentBroker:
-    """Metrics and readiness of a supervised broker, the current one at each time."""
+    """Metrics and readiness of a supervisor's current broker."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
 
     @property
     def shared_labels(self) -> Mapping[str, str]:
-        """Labels that every series has."""
+        """Labels of every series."""
         return shared_labels(self._supervisor.broker.config)
 
     def readiness(self) -> Readiness:
@@ -173,7 +176,7 @@ class CurrentBroker:
         return Readiness(name, True, f"serves, registered with {', '.join(registered)}")
 
     def start_series(self) -> list[Series]:
-        """Return the metrics that there are during a start."""
+        """Return the metrics that a broker has even while it starts."""
         return start_series(self._supervisor.broker.progress)
 
     async def series(self, slices: Slices) -> AsyncIterator[Series]:

@@ -188,8 +188,8 @@ def warn_of_missing(files: Files, directory: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableDirectory:
-    """The ``config`` directory of a broker, and what its tables are written with. ``tasks`` are the
-    broker's; ``files`` is None for those of the operating system."""
+    """The ``config`` directory of a broker, with the clock, tasks and files that its tables use.
+    ``tasks`` are the broker's; ``files`` is None for those of the operating system."""
 
     path: str
     clock: Clock
@@ -210,8 +210,8 @@ class Table(Protocol):
 
 
 class TableFile:
-    """Owns the file of one table. ``encode`` returns the text in pieces; each write calls it
-    first."""
+    """Owns the file of one table. Each write first calls ``encode``, which returns the table's text
+    in pieces."""
 
     def __init__(
         self, directory: TableDirectory, name: str, encode: Callable[[], Iterator[bytes]]
@@ -222,10 +222,13 @@ class TableFile:
         self._tasks = directory.tasks
         self._files: Files = directory.files if directory.files is not None else PosixFiles()
         self._dirty = False
+        #: True once the directory exists.
         self._placed = False
         self._writing = asyncio.Lock()
+        #: True while a write within the window is scheduled, or an immediate one.
         self._scheduled = False
         self._hurried = False
+        #: Error of the last write, if it failed.
         self._failure: StoreError | None = None
         self._thread: asyncio.Future[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -319,7 +322,7 @@ class TableFile:
             await self._write()
 
     async def _write(self) -> None:
-        # Taken before the text is encoded: a change made during the write needs another one.
+        # Taken before the text is encoded: a change made during the write needs another write.
         waiters, self._waiters = self._waiters, []
         self._dirty = False
         try:
@@ -343,8 +346,8 @@ class TableFile:
 
     async def _write_in_thread(self, data: bytes) -> None:
         if self._thread is not None and not self._thread.done():
-            # The task that began it was cancelled, which does not stop its thread. Two threads
-            # would share the draft.
+            # A cancelled task does not stop the thread of its write. Two threads would write to the
+            # same draft.
             await asyncio.wait([self._thread])
         loop = asyncio.get_running_loop()
         self._thread = loop.run_in_executor(None, self._replace, data)
@@ -362,7 +365,7 @@ class TableFile:
             await self._clock.sleep_ms(max(wait_ms, 0))
             async with self._writing:
                 if self._last_write_ms + WINDOW_MS > self._clock.monotonic_ms() and self._dirty:
-                    continue  # a waiting caller had it written meanwhile, and more changed
+                    continue  # a waiting caller caused a write meanwhile, and more changed since
                 self._scheduled = False
                 if self._dirty:
                     await self._try_to_write()
@@ -495,8 +498,7 @@ class VersionedTable(Generic[V]):
         return True
 
     def add_default(self, name: str, value: V) -> None:
-        """Add ``name`` if it is missing. This is no change of the table: every start does it
-        again."""
+        """Add ``name`` if it is missing. The version stays, because every start adds defaults."""
         if name not in self._values:
             self._set(name, value)
 
@@ -521,8 +523,8 @@ class VersionedTable(Generic[V]):
         return True
 
     def replace(self, values: Mapping[str, V], version: DataVersion) -> set[str]:
-        """Become a copy of another broker's table at ``version``; return the names that were
-        removed."""
+        """Replace all values by another broker's at ``version`` of its table; return the names that
+        were removed."""
         gone = self._values.keys() - values.keys()
         for name in gone:
             del self._values[name]
@@ -536,7 +538,7 @@ class VersionedTable(Generic[V]):
         return gone
 
     def notes(self) -> dict[str, int]:
-        """Return all notes by name; the note that was put last comes last."""
+        """Return all notes by name, in the order in which they were last put."""
         return dict(self._notes)
 
     def put_note(self, name: str, number: int) -> None:
@@ -557,7 +559,7 @@ class VersionedTable(Generic[V]):
         self._note_texts.put(name, number)
 
     def all_changed(self) -> None:
-        """Raise the version as if every value had changed, so that readers fetch the whole
+        """Increment the version as if every value had changed, so that readers fetch the whole
         table."""
         self._changed("")
         self._changes.clear()
@@ -598,7 +600,7 @@ def _member(key: str) -> bytes:
 
 
 def _read_version(value: object) -> DataVersion:
-    """Return the version in a table file; a third part, which 5.x files carry, is dropped."""
+    """Return the version in a table file; the third field of RocketMQ 5's files is dropped."""
     if not isinstance(value, Mapping):
         return DataVersion()
     return DataVersion(int(value.get("counter", 0)), int(value.get("timestamp", 0)))

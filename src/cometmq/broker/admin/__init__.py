@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 class AdminService:
     """Service for operators and their tools. ``access`` is None without access control.
-    ``filters`` are the stored filters of consumer groups. The ``described`` parts that there are
-    add to the runtime information."""
+    ``filters`` are the stored filters of consumer groups. ``described`` parts add entries to the
+    runtime information; an item is None if this broker does not have the part."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class AdminService:
         described: Sequence[Described | None],
     ) -> None:
         answers = LongAnswers(context.clock)
-        # Apart from the others: slaves ask for the tables, and wait for 5 s only.
+        # Separate from ``answers``: slaves ask for whole tables, and wait only 5 s for them.
         tables = LongAnswers(context.clock)
         self.settings = SettingsAdmin(context)
         self.broker = BrokerAdmin(context, delay, [part for part in described if part is not None])

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Stands for a secret in answers: with one signed request, a listener could ask for all of them.
+#: Replaces each secret in answers. Otherwise one signed request that a listener recorded would give
+#: it all secrets.
 MASKED: Final = "******"
 
 
@@ -54,7 +55,7 @@ class AclAdmin:
         }
 
     async def put_account(self, peer: Peer, request: Request[ChangeAccount]) -> Reply:
-        """Create an account, or change the values of one that the request has."""
+        """Create an account, or change those values of an existing account that the request has."""
         header = request.header
         change = AccountChange(
             header.access_key,
@@ -131,6 +132,7 @@ class AclAdmin:
             raise BadRequest(failed, f"the ACL file cannot be written: {error}") from None
 
     def _on(self, code: ResponseCode) -> AccessControl:
+        """Return access control; raise BadRequest with ``code`` if it is not enabled."""
         if self._access is None:
             raise BadRequest(code, "The broker does not enable acl: start it with aclEnable=true")
         return self._access

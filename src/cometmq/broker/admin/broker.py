@@ -38,7 +38,8 @@ _PUT_TIMES: Final = (
 )  # fmt: skip
 _SIZE_UNITS: Final = "KMGTPE"
 _TOPICS_A_SLICE: Final = 16
-#: Fixed values of keys that describe Java's thread pools. Tools read them; no request queues here.
+#: Fixed values of keys that describe Java's thread pools. Tools read them, although no request of
+#: this broker waits for a thread.
 _WITHOUT_POOLS: Final = {
     "sendThreadPoolQueueSize": "0",
     "sendThreadPoolQueueCapacity": "10000",
@@ -67,7 +68,7 @@ class Described(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Disks:
-    """Space on the devices of the directories that get log files, and on that of the queues."""
+    """Space on the device of each directory that gets log files, and on that of the queues."""
 
     by_log_directory: Mapping[str, DiskSpace]
     queues: DiskSpace
@@ -79,8 +80,8 @@ class Disks:
 
 
 async def measure_disks(store: MessageStore) -> Disks:
-    """Measure the devices in a thread, because a network file system may be slow. One that is gone
-    counts as full and has no bytes."""
+    """Measure the devices in a thread, because a network file system may be slow. A device that
+    cannot be measured counts as full, with a size of 0."""
     config = store.config
 
     def measure(path: str) -> DiskSpace:
@@ -96,7 +97,10 @@ async def measure_disks(store: MessageStore) -> Disks:
 
 
 class BrokerAdmin:
-    """Serves the code that shows the broker's state, with the facts of ``described`` parts."""
+    """Serves the codes that show the broker's state and its statistics.
+
+    ``described`` parts add their entries to the state.
+    """
 
     def __init__(
         self,
@@ -126,7 +130,7 @@ class BrokerAdmin:
         if not is_broker or key == self._config.broker_cluster_name:
             found = self._stats.figures(name, key)
         if found is None and not is_broker:
-            # The topic may have got its first message just now.
+            # The topic may have got its first message since the last sample: count it now.
             slices = Slices(self._clock)
             for queue in [*self._store.queues.by_topic.get(key.partition("@")[0], {}).values()]:
                 self._stats.take_puts((queue,))
@@ -144,7 +148,7 @@ class BrokerAdmin:
         return Reply(body=encode_json(KvTable(await self.state())))
 
     async def state(self, disks: Disks | None = None) -> dict[str, str]:
-        """Return the broker's state by key. ``disks`` is for a caller that has measured them."""
+        """Return the broker's state by key. Without ``disks`` they are measured."""
         values = {
             **_WITHOUT_POOLS,
             **self._about_counts(),
@@ -252,7 +256,7 @@ def format_size(size_bytes: int) -> str:
 
 
 class StoreAdmin:
-    """Serves the codes that delete expired log files, and queues without messages."""
+    """Serves the codes that delete expired log files and queues without messages."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._store = context.store

@@ -1,6 +1,6 @@
 """Connected clients for administrators: the producers of groups, and requests that the broker
 passes on to consumers (upstream: ProducerManager.java, AdminBrokerProcessor.callConsumer,
-Broker2Client.getConsumeStatus). Members serves the connections of consumers.
+Broker2Client.getConsumeStatus). consumers/members.py lists the consumers of groups.
 
 Request codes of the administrator and of the broker, and the answer:
 
@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 #: the joined answer.
 STATUS_TIMEOUT_MS: Final = 3_000
 STATUS_TOTAL_MS: Final = 4_000
-#: Consumers that one request asks at once, and requests that ask at once.
+#: Maximum number of consumers that one request asks at once, and of requests that ask at once.
 MAX_ASKED: Final = 64
 MAX_STATUSES: Final = 4
 #: Time that a consumer has to answer requests 307 and 309; administrators wait 15 s.
@@ -185,6 +185,7 @@ class RelayHandler:
         header: GetConsumerStatus,
         found: dict[str, msgspec.Raw],
     ) -> None:
+        """Ask consumers one after another, taking them from ``waiting``, which tasks share."""
         for peer, member in waiting:
             await self._ask_one(peer, member, header, found)
 

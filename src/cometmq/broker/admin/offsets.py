@@ -63,8 +63,8 @@ log = logging.getLogger(__name__)
 
 #: Limit of all parts together; the rest of the frame is for its header and the enclosing JSON.
 ANSWER_MAX_BYTES: Final = MAX_FRAME_BYTES - (1 << 20)
-#: Bytes of new offsets that the consumers of a group have not read before more are sent, and the
-#: time that they have for it; administrators wait 5 s. Each consumer gets up to a frame.
+#: Limit of new offsets that were sent to a group's consumers and are not read yet; each consumer
+#: gets up to a frame. At the limit, the broker waits this long for them; administrators wait 5 s.
 MAX_UNREAD_BYTES: Final = 16 << 20
 NOTIFY_TIMEOUT_MS: Final = 3_000
 _READING_MS: Final = 10
@@ -126,8 +126,8 @@ class LongAnswer:
 
 
 class ProgressAdmin:
-    """Serves the codes that describe the offsets of a topic's queues, and those that describe,
-    compare and copy the offsets of groups."""
+    """Serves the codes that show the offsets of a topic's queues, and those that show, compare and
+    copy the offsets of groups."""
 
     def __init__(self, context: BrokerContext, answers: LongAnswers) -> None:
         tables = context.tables
@@ -368,7 +368,10 @@ class ResetHandler:
     async def _notify_all(
         self, members: list[tuple[Peer, Member]], header: ResetOffset, bodies: Mapping[str, bytes]
     ) -> None:
-        """Send the new offsets to the members; wait for them to read where that is much."""
+        """Send the new offsets to the members, waiting while too many of the sent bytes are unread.
+
+        Raise BadRequest if members do not read them in time.
+        """
         deadline_ms = self._clock.monotonic_ms() + NOTIFY_TIMEOUT_MS
         reading: list[tuple[Peer, int]] = []
         new_bytes = 0
@@ -382,7 +385,7 @@ class ResetHandler:
                         "what they are sent: reset them again",
                     )
                 await self._clock.sleep_ms(_READING_MS)
-                # A consumer's connection may have answers to its pulls, too.
+                # The buffer of a connection also holds other data, such as answers to pulls.
                 reading = [
                     (each, min(size_bytes, each.buffered_bytes))
                     for each, size_bytes in reading

@@ -1,7 +1,7 @@
 """Settings of a running broker: shown, changed and kept over restarts (upstream:
 AdminBrokerProcessor.java, updateBrokerConfig and getBrokerConfig; Configuration.java).
 
-store/settingsfile.py says where changed settings are kept, and what that means.
+store/settingsfile.py describes the file that keeps changed settings.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 _PROTECTED: Final = frozenset(
     map(normalise, ("brokerConfigPath", "configBlackList", "rocketmqHome"))
 )
-#: Settings of Java's broker that mqadmin exportConfigs cannot do without.
+#: Settings of Java's broker that mqadmin exportConfigs requires in the answer.
 _FOR_TOOLS: Final = {"filterServerNums": "0", "useTLS": "false"}
 
 
 class SettingsAdmin:
-    """Serves the codes that show and change settings. ``on_change`` is called after a change."""
+    """Serves the codes that show and change settings. ``on_change`` runs after a change."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._config = context.config
@@ -95,7 +95,7 @@ class SettingsAdmin:
     async def _keep(self, changed: Mapping[str, str]) -> None:
         """Write the changed settings beside the earlier ones. Raise StoreError if that fails."""
         loop = asyncio.get_running_loop()
-        # A request that is cancelled must not leave its thread behind: the next one writes too.
+        # A cancelled request must wait for its thread: the next request writes the same file.
         files, root = self._store.files, self._store.config.store_path_root_dir
         writing = loop.run_in_executor(None, keep_settings, kept_path(root), changed, files)
         try:

@@ -141,7 +141,7 @@ class TopicAdmin:
         made: list[Deletion] = []
 
         def forget() -> None:
-            # A send may have created the topic while this waited for its turn.
+            # A send may have created the topic while this request waited for the end of a turn.
             if not (only_unknown and topic in self._topics):
                 made.append(self._forget(topic))
 

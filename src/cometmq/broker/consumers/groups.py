@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _FORMAT: Final = TableFormat(
     "subscriptionGroup.json", "subscriptionGroupTable", SubscriptionGroupConfig, "group"
 )
+#: Groups that every broker has.
 _AT_START: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -108,7 +109,7 @@ class GroupTable:
             self._notify()
 
     def replace(self, groups: Mapping[str, SubscriptionGroupConfig], version: DataVersion) -> None:
-        """Take over the groups of a master at a version of its table."""
+        """Replace all groups by those of the master at ``version`` of its table."""
         self._table.replace(groups, version)
         for name in _AT_START:
             self._table.add_default(name, SubscriptionGroupConfig(name))

@@ -1,11 +1,11 @@
 """Online producers and consumers, known by their heartbeats (upstream: ConsumerManager.java,
 ConsumerGroupInfo.java, ProducerManager.java, ClientManageProcessor.java).
 
-:class:`MemberTable` decides, without I/O. :class:`Members` serves the requests, and notifies a
-group's consumers when the group changes.
+:class:`MemberTable` holds the members and their subscriptions, without I/O. :class:`Members` serves
+the requests, and notifies a group's consumers when the group changes.
 
 All consumers of a group must have the same subscriptions. The last heartbeat replaces the
-subscriptions of the whole group, so two consumers that differ take messages from each other. The
+subscriptions of the whole group, so consumers that differ take messages from each other. The
 subscriptions of each consumer are kept too, so that a conflict can be reported.
 """
 
@@ -66,8 +66,8 @@ _CODE_CHARS: Final = 12
 #: Limits of a log line about members with different subscriptions.
 _MAX_DESCRIBED: Final = 8
 _MAX_LOGGED_CHARS: Final = 200
-#: From this many kept characters on, the connection's memory account is charged. Decoded strings
-#: take about four times their size.
+#: Kept characters from which on they are charged to the connection's memory account. Decoded
+#: strings take about four times their size.
 CHARGED_CHARS: Final = 4_096
 _DECODED_FACTOR: Final = 4
 SCAN_INTERVAL_MS: Final = 10_000
@@ -81,8 +81,8 @@ Wants = tuple[str, frozenset[tuple[str, str, str | frozenset[str]]]]
 
 @dataclass(slots=True)
 class Member:
-    """One client in one group. ``seen_ms`` is monotonic; ``log_end`` is the end of the log when
-    it was seen."""
+    """One client in one group. ``seen_ms`` is the monotonic time of its last heartbeat, ``log_end``
+    the end of the log at that time."""
 
     client_id: str
     language: str
@@ -105,7 +105,6 @@ class OnlineGroup(Generic[Channel]):
     reported: dict[Channel, ConsumerData] = field(default_factory=dict)
     #: End of the log when the subscription to each topic began.
     since: dict[str, int] = field(default_factory=dict)
-
     #: Number of members by subscriptions; more than one key means a conflict.
     variants: Counter[Wants] = field(default_factory=Counter)
 
@@ -141,13 +140,15 @@ def wants_of(data: ConsumerData) -> Wants:
 
 
 class MemberTable(Generic[Channel]):
-    """Groups and their members by channel. No I/O; return values report changes. ``on_change``
-    callbacks run after the subscriptions of a group changed or its last member left."""
+    """Groups and their members by channel, the connection of a client. No I/O; return values report
+    changes. ``on_change`` callbacks run after the subscriptions of a group changed or its last
+    member left."""
 
     def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
         self._expiry_ms = expiry_ms
         self.consumers: dict[str, OnlineGroup[Channel]] = {}
         self.producers: dict[str, dict[Channel, Member]] = {}
+        #: Groups of each channel; True if it is a consumer in the group, False if a producer.
         self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
         #: The channel of each producing client, from its last heartbeat.
         self._producers_by_id: dict[str, Channel] = {}
@@ -344,9 +345,10 @@ class Members:
     def heartbeat(self, peer: Peer, request: Request[Any]) -> Reply | None:
         """Register the producers and consumers of a client.
 
-        A retry topic is created for a new group. The response, and the notification to rebalance,
-        then wait until name servers have that topic: the client fetches its route at once, and
-        again only after 20 s. If too many heartbeats already wait, the response is sent at once.
+        A retry topic is created for a new group. The response and the notifications to rebalance
+        then wait until name servers have that topic, because the client fetches its route at once,
+        and again only after 20 s. If too many heartbeats already wait, the response is sent at
+        once.
         """
         if len(request.body) > MAX_HEARTBEAT_BYTES:
             raise BadRequest(
@@ -473,6 +475,7 @@ class Members:
         return changed
 
     def _answer_late(self, peer: Peer, request: Request[Any], changed: list[str]) -> None:
+        """Answer a heartbeat once name servers know the retry topics that it created."""
         self.late_count -= 1
         for group in changed:
             self._notify(group)
@@ -589,6 +592,7 @@ class Members:
     # ------------------------------------------------------------------------------------ internals
 
     def _prepare_group(self, data: ConsumerData) -> None:
+        """Create a group and its retry topic if they are missing and may be created."""
         config = self._groups.find(data.group_name)
         if config is not None and config.retry_queue_nums > 0:
             retry_topic = RETRY_PREFIX + data.group_name

@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 
 SEPARATOR: Final = "@"
 NOT_FOUND: Final = -1
-#: Pairs of a topic and a group that may have offsets, for each group that may exist
-#: (maxSubscriptionGroups).
+#: The number of pairs of a topic and a group that have offsets is limited to this many times
+#: maxSubscriptionGroups.
 _TOPICS_A_GROUP: Final = 4
-#: A member that committed no offset for this long after a start is gone.
+#: Time after a start within which each member from before it commits an offset, or is gone.
 _NOTIFY_MS: Final = 150_000
 
 
@@ -61,6 +61,7 @@ class ConsumerOffsets:
         self._clock = directory.clock
         self._table: dict[str, dict[int, int]] = {}
         self._texts = EntryTexts()
+        #: Keys whose offsets changed since the last write.
         self._stale: dict[str, None] = {}
         #: The store, if groups may commit offsets of messages that a crash lost.
         self._shrunk: MessageStore | None = None
@@ -81,7 +82,7 @@ class ConsumerOffsets:
         A crash may have lost messages that a group had read, and new messages get their offsets.
         Call this once after the store is open; it does nothing if recovery found nothing missing.
         Offsets that groups commit later in this run are reduced likewise. A slave stores such
-        commits unchanged, because its queues may only lag.
+        commits unchanged, because its queues may only lag behind its master's.
         """
         if store.report is not None and not store.report.shrunk:
             return
@@ -148,8 +149,8 @@ class ConsumerOffsets:
             self._stale[key] = None
 
     def commit_of_client(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """Call :meth:`commit`, unless the group is new in this topic and there are too many such
-        pairs; return whether it was called.
+        """Call :meth:`commit`, unless the group has no offset in this topic yet and the table is
+        full; return whether it was called.
         """
         most = _TOPICS_A_GROUP * self._config.max_subscription_groups
         if 0 < most <= len(self._table) and f"{topic}@{group}" not in self._table:
@@ -163,7 +164,7 @@ class ConsumerOffsets:
         return True
 
     def replace(self, text: bytes, *, but: str = "") -> None:
-        """Take over the offsets of a master, from its answer to request 43
+        """Replace all offsets by those of the master, from its answer to request 43
         (GET_ALL_CONSUMER_OFFSET); those of the group ``but`` stay as they are.
 
         Raise BadRequest or ValueError if the answer is malformed.
@@ -187,7 +188,7 @@ class ConsumerOffsets:
         return dict(self._table.get(f"{topic}@{group}", {}))
 
     def positions(self) -> Iterator[tuple[str, str, dict[int, int]]]:
-        """Return topic, group and next offsets of all groups in all topics that there are now."""
+        """Yield topic, group and next offsets by queue of each pair that now has offsets."""
         for key in [*self._table]:
             topic, _, group = key.partition(SEPARATOR)
             yield topic, group, self._table.get(key, {})
@@ -275,8 +276,11 @@ class OffsetHandler:
         }
 
     def query(self, _peer: Peer, request: Request[QueryConsumerOffset]) -> Reply:
-        """Return the group's next offset; "not found" lets the client's policy for new groups
-        decide."""
+        """Return the group's next offset.
+
+        Raise BadRequest with QUERY_NOT_FOUND if there is none: the client then applies its policy
+        for new groups.
+        """
         header = request.header
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0:
@@ -306,7 +310,10 @@ class OffsetHandler:
         return first is None or (since is not None and first[0] >= since)
 
     def update(self, _peer: Peer, request: Request[UpdateConsumerOffset]) -> Reply:
-        """Store an offset, only for existing queues: otherwise any client could fill the table."""
+        """Store an offset of an existing queue.
+
+        Raise BadRequest for other queues: otherwise any client could fill the table.
+        """
         header = request.header
         topic = self._topics.get(header.topic)
         if topic is None:

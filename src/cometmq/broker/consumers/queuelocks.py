@@ -10,8 +10,8 @@ answered once the lease is saved:
 
 After a start the saved leases hold for 40 s, as long as their clients may rely on them. The 40 s
 begin at the stop if that was clean, otherwise at the start. The time of the stop is taken from the
-monotonic clock, because the wall clock may be set. After a restart of the machine it is therefore
-unknown, and the 40 s begin at the start.
+monotonic clock, because the wall clock may be changed. After a restart of the machine that time is
+therefore unknown, and the 40 s begin at the start.
 """
 
 from __future__ import annotations
@@ -67,9 +67,11 @@ class QueueLocks:
     def __init__(self, lease_ms: int = LEASE_MS, leases_max: int = MAX_LEASES) -> None:
         self._lease_ms = lease_ms
         self._leases_max = leases_max
+        #: Number of leases, expired ones included.
         self._size = 0
         self._purged_ms = -_PURGE_INTERVAL_MS
         self._groups: dict[str, dict[QueueKey, tuple[str, int]]] = {}
+        #: Number of grants since the last purge.
         self._count = 0
         self.changes = 0
 
@@ -150,7 +152,7 @@ class QueueLocks:
         return list(self._groups)
 
     def leases_of(self, group: str) -> list[tuple[QueueKey, tuple[str, int]]]:
-        """Return each queue of a group that is locked, its client, and the end of the lease."""
+        """Return each queue of a group that has a lease, its client, and the end of the lease."""
         return list(self._groups.get(group, {}).items())
 
     def __len__(self) -> int:
@@ -236,7 +238,7 @@ class QueueLockHandler:
 
     def _encode(self) -> Iterator[bytes]:
         now_ms, opening = self._clock.monotonic_ms(), b'{"groups":{'
-        # What changes between two pieces is written again.
+        # A change between two pieces causes another write, so the pieces need not agree.
         for group in self._locks.groups():
             yield opening + msgspec.json.encode(group) + b":["
             leases = self._locks.leases_of(group)

@@ -1,7 +1,7 @@
 """Metrics of a broker, read from the counters that its parts keep anyway.
 
-Nothing is counted for this on the path of a message. Counts that queues hold until the next sample
-are taken at each scrape, so totals are exact at that moment.
+The path of a message has no counters just for metrics. Counts that queues hold until the next
+sample are taken at each scrape, so totals are exact at that moment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def shared_labels(config: BrokerConfig) -> Mapping[str, str]:
 
 
 def start_series(progress: StartProgress) -> list[Series]:
-    """Return the metrics that there are during a start."""
+    """Return the metrics that a broker has even while it starts."""
     found = [one(catalog.READY, int(progress.is_serving))]
     if progress.recovered is not None:
         found.append(one(catalog.RECOVERY_POSITION, progress.recovered.position))
@@ -46,8 +46,9 @@ def start_series(progress: StartProgress) -> list[Series]:
 
 
 class RuntimeMetrics:
-    """Metrics that repeat what ``brokerStatus`` shows, as rocketmq-exporter has them, and those of
-    the disks and of the oldest message, which it shows, too: one scrape looks at them once."""
+    """Metrics with the values of ``brokerStatus``, named as in rocketmq-exporter, and metrics of
+    the disks and of the oldest message. ``brokerStatus`` shows these two as well, so a scrape
+    measures them once for both."""
 
     def __init__(self, context: BrokerContext, admin: BrokerAdmin) -> None:
         self._context = context

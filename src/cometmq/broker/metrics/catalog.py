@@ -16,6 +16,8 @@ _ALL: list[Metric] = []
 def _declare(
     known_from: KnownFrom, kind: Kind, name: str, meaning: str, labels: str, difference: str = ""
 ) -> Metric:
+    """Add a metric to METRICS. ``labels`` are separated by spaces; ``difference`` says how the
+    value differs from upstream's."""
     metric = Metric(name, kind, meaning, tuple(labels.split()), known_from, difference)
     _ALL.append(metric)
     return metric
@@ -240,13 +242,13 @@ DLQ_DIFF: Final = _declare(
 )  # fmt: skip
 
 _RUNTIME: Final = "cluster brokerIP brokerHost des boottime broker_version"
-#: Ranges of the times of puts, as the ends of metrics' names.
+#: Ranges of the times of puts, as suffixes of metric names.
 _PUT_TIMES: Final = (
     "0ms", "0to10ms", "10to50ms", "50to100ms", "100to200ms", "200to500ms", "500to1s",
     "1to2s", "2to3s", "3to4s", "4to5s", "5to10s", "10stomore",
 )  # fmt: skip
-#: By the end of a metric's name: its key in the answer to request 28, and which of the numbers
-#: there.
+#: By the suffix of a metric's name: its key in the answer to request 28 (GET_BROKER_RUNTIME_INFO),
+#: and the index of the number in the value of that key.
 _RUNTIME_KEYS: Final = {
     "msg_put_total_today_now": ("msgPutTotalTodayNow", 0),
     "msg_puttotal_todaymorning": ("msgPutTotalTodayMorning", 0),
@@ -281,7 +283,8 @@ _RUNTIME_KEYS: Final = {
         for number, window_s in enumerate((10, 60, 600))
     },
 }
-#: The same for what describes threads and buffers that only Java has: dashboards draw these, too.
+#: Keys, by the suffix of a metric's name, for threads and buffers that only Java has: dashboards
+#: show these, too.
 _CONSTANT_KEYS: Final = {
     "send_threadpool_queue_size": "sendThreadPoolQueueSize",
     "send_threadpoolqueue_capacity": "sendThreadPoolQueueCapacity",
@@ -305,7 +308,7 @@ def _runtime(name: str, key: str, difference: str = "") -> Metric:
     )  # fmt: skip
 
 
-#: Metrics that repeat the broker's runtime information, with key and number.
+#: Metrics with values of the broker's runtime information: metric, key, index of the number.
 RUNTIME: Final = (
     *((_runtime(name, key), key, number) for name, (key, number) in _RUNTIME_KEYS.items()),
     *(

@@ -1,8 +1,9 @@
-"""Metrics of consumer groups: lag in messages and in time, what is in flight, offsets, connections.
+"""Metrics of consumer groups: lag in messages and time, messages in flight, offsets, connections.
 
 The ages of the oldest messages that a group has not consumed, and not pulled, are read from the
-log: once for each offset, and for at most 500 offsets a scrape. Beyond that, the times of earlier
-offsets are shown, which are too old rather than too young, and the next scrape reads on from there.
+log: once for each offset, and for at most 500 offsets a scrape. Beyond that, the scrape uses the
+times of earlier offsets, so an age is too high rather than too low. The next scrape begins where
+the reads ended.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
     from cometmq.core.clock import Slices
     from cometmq.monitoring.series import Metric
 
-#: Most store times that a scrape reads from the log.
+#: Maximum number of store times that a scrape reads from the log.
 READS_MAX: Final = 500
 _MODELS: Final = {"BROADCASTING": "0", "CLUSTERING": "1"}
 _MODES: Final = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull"}
 
-#: Topic, group, queue id, and whether it is the place up to which the group pulled, or consumed.
+#: Topic, group, queue id, and True for the position up to which the group pulled, False for the one
+#: up to which it consumed.
 _Place = tuple[str, str, int, bool]
 
 
@@ -37,6 +39,7 @@ class _Times:
     """Store times of the messages that groups consume or pull next, as far as they are known."""
 
     def __init__(self) -> None:
+        #: Offset and store time (ms) by place, of the last scrape and of this one.
         self._known: dict[_Place, tuple[int, int]] = {}
         self._seen: dict[_Place, tuple[int, int]] = {}
         self.reads_left = READS_MAX
@@ -101,6 +104,7 @@ class GroupMetrics:
         self._tables = context.tables
         self._clock = context.clock
         self._times = _Times()
+        #: Index of the pair of a topic and a group with which the next scrape begins.
         self._first = 0
 
     async def series(self, slices: Slices) -> AsyncIterator[Series]:
@@ -168,7 +172,7 @@ class GroupMetrics:
     async def _lag(
         self, topic: str, group: str, offsets: dict[int, int], *, is_online: bool
     ) -> _Lag:
-        """Return a group's lag in a topic; what nobody is online for is not in flight."""
+        """Return a group's lag in a topic. Without online consumers no message is in flight."""
         found = _Lag(self._clock.wall_ms())
         pulled = self._stats.positions.get((group, topic), {}) if is_online else {}
         for queue_id in sorted(self._store.queues.known.get(topic, ())):

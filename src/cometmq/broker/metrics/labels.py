@@ -1,4 +1,4 @@
-"""Labels of metrics that several of them have."""
+"""Labels that several metrics have in common."""
 
 from __future__ import annotations
 

@@ -38,12 +38,12 @@ class MessageMetrics:
         self._stats = context.stats
         self._topics = context.tables.topics
         self._broker_ip = broker_ip
-        #: What was shown of normal messages, of topics that got others too.
+        #: Last shown number and bytes of normal messages, of topics that also got other types.
         self._others: dict[str, tuple[int, int]] = {}
 
     async def series(self, slices: Slices) -> AsyncIterator[Series]:
         """Return the metrics, one after another."""
-        # Counts that queues hold until the next sample count now.
+        # Take the counts that queues otherwise hold until the next sample.
         for queue in self._store.dispatcher.take_grown():
             self._stats.take_puts((queue,))
             await slices.pause()
@@ -89,7 +89,7 @@ class MessageMetrics:
         return found
 
     def _by_type(self, topic: str, counter: Counter) -> Iterator[tuple[str, int, int]]:
-        """Return type, number and bytes of the messages that a topic got."""
+        """Yield type, number and bytes of the messages that a topic got."""
         count, size_bytes = counter.count, counter.size_bytes
         found = [
             (kind, *counts.by_topic[topic])
@@ -101,8 +101,8 @@ class MessageMetrics:
             yield _TYPES.get(topic, "normal"), count, size_bytes
             return
         yield from found
-        # A message may be stored and not yet dispatched, which is when its topic counts it: no
-        # counter may fall meanwhile.
+        # A message may be counted by its type before its topic counts it, at its dispatch. The
+        # difference is too low until then, and a counter must not decrease.
         shown = self._others.get(topic, (0, 0))
         others = (
             max(count - sum(each[1] for each in found), shown[0]),
@@ -146,7 +146,7 @@ class MessageMetrics:
         for topic in [*self._topics]:
             in_memory = self._store.queues.by_topic.get(topic, {})
             if len(in_memory) < len(self._store.queues.known.get(topic, ())):
-                continue  # not used since the start; a scrape brings no queues into memory
+                continue  # not used since the start; a scrape must not load queues into memory
             end = sum([queue.max_offset for queue in in_memory.values()])
             if topic.startswith(RETRY_PREFIX):
                 retries.add(end, *self._place, topic)

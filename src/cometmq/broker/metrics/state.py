@@ -1,4 +1,4 @@
-"""State of the broker itself: store, disks, event loop, limits, replication, what waits."""
+"""Metrics of the broker's state: store, event loop, limits, replication, waiting messages."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cometmq.monitoring.series import Metric
     from cometmq.net.eventloop import Watchdog
 
+#: Values of the labels ``storage_type`` and ``storage_medium``.
 LOCAL = ("local", "disk")
 
 
@@ -34,7 +35,7 @@ def one(metric: Metric, value: float | Histogram, *labels: str) -> Series:
 
 
 def some(metric: Metric, values: dict[str, float]) -> Series:
-    """Return a metric with one label."""
+    """Return a metric with one label, from the values by that label."""
     series = Series(metric, len(values))
     for label, value in values.items():
         series.add(value, label)
@@ -50,7 +51,7 @@ def _cause(code: int) -> str:
 
 
 class StateMetrics:
-    """Metrics of the broker's parts."""
+    """Metrics of the broker's store, event loop, limits, timers, transactions and slaves."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class PullService:
         return handlers_of((self.handler, self.filters))
 
     def bulk_handlers(self) -> dict[int, BulkHandler[Peer]]:
-        """Return functions that take undecoded frames, by request code."""
+        """Return the functions that serve undecoded frames, by request code."""
         return self.handler.bulk_handlers()
 
     def settings_changed(self) -> None:

@@ -5,14 +5,15 @@ ConsumerFilterManager.java, ConsumerFilterData.java).
      "bornTime","clientVersion","consumerGroup","dead","deadTime","expression","expressionType",
      "topic"}},"topic"}}}
 
-Heartbeats register filters. A filter whose group has no member left is dead, and is dropped a day
-later. A pull that does not carry its subscription is filtered by its group's entry in this table.
-The bloom positions are those of the bit maps that enableCalcFilterBitMap asks for. A Java broker
-discards the whole table unless they equal those that it computes itself (upstream:
+Heartbeats register filters. The filters of a group without members are dead, and are dropped a day
+later (filterDataCleanTimeSpan). A pull that does not carry its subscription is filtered by its
+group's entry in this table. The bloom positions are used in the bit maps of enableCalcFilterBitMap.
+A Java broker discards the whole table unless they equal those that it computes itself (upstream:
 BloomFilter.java; the hash is murmur3 x64 128 with seed 0).
 
-The table is limited in filters and characters; newtexts.py limits how much of new expressions is
-parsed. What is not parsed with a heartbeat is when the group pulls, or with its next heartbeat.
+The number of filters and of their characters is limited; newtexts.py limits the parsing of new
+expressions. An expression that is not parsed with a heartbeat is parsed when the group pulls, or
+with its next heartbeat.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class BloomShape:
 
 
 def murmur3_low(data: bytes) -> int:
-    """Return the low 64 of the 128 bits of the hash."""
+    """Return the low 64 bits of the murmur3 x64 128 hash of ``data``."""
     h1 = h2 = 0
     whole = len(data) - len(data) % 16
     for at in range(0, whole, 16):
@@ -113,7 +114,7 @@ def _int32(value: int) -> int:
 
 TAG: Final = "TAG"
 CLEAN_INTERVAL_MS: Final = 60_000
-#: Assumed absence of each group at a start, as upstream does.
+#: Time for which each group is assumed to be absent at a start, as in upstream.
 _AWAY_AT_START_MS: Final = 30_000
 #: Limits of the table: filters in all, filters of one topic, characters of expressions and names.
 MAX_FILTERS: Final = 10_000
@@ -123,6 +124,7 @@ MAX_KEPT_CHARS: Final = 16 << 20
 _MAX_READABLE: Final = 1_000
 _MAX_READABLE_CHARS: Final = 1_024
 _MAX_LOGGED_CHARS: Final = 200
+#: Shortest interval between two warnings.
 _QUIET_MS: Final = 1_000
 
 
@@ -149,7 +151,7 @@ class FilterData(msgspec.Struct, rename="camel", frozen=True):
 
 class FilterTable:
     """Stored filters by topic and group. With enableCalcFilterBitMap, ``bit_maps`` has them too.
-    ``texts`` are the broker's allowances of new expressions."""
+    ``texts`` limits the parsing of new expressions of the whole broker."""
 
     def __init__(
         self,
@@ -181,7 +183,7 @@ class FilterTable:
     def load(self) -> None:
         """Read the file. Each group in it counts as gone until its next heartbeat.
 
-        Raises StoreCorrupt.
+        Raises StoreCorrupt if neither the file nor its backup can be read.
         """
         now_ms = self._clock.wall_ms()
         for by_group in (self._file.read(_read, required_key="filterDataByTopic") or {}).values():
@@ -213,7 +215,7 @@ class FilterTable:
                 self._bury(self._table[topic][group])
 
     def register(self, group: str, subscription: SubscriptionData) -> None:
-        """Register the filter of a group that pulls before its heartbeat was processed.
+        """Register the filter of a group that pulls although its heartbeat registered none.
 
         The caller has parsed the expression.
         """
@@ -242,6 +244,7 @@ class FilterTable:
     # ------------------------------------------------------------------------------------ internals
 
     def _register(self, group: str, wanted: SubscriptionData, *, is_parsed: bool) -> None:
+        """Register or replace the filter of a subscription, unless it is by tags or outdated."""
         kind = wanted.expression_type or TAG
         if kind == TAG or not wanted.sub_string:
             return
@@ -280,13 +283,14 @@ class FilterTable:
         )
 
     def _is_readable(self, group: str, wanted: SubscriptionData) -> bool:
-        """Return whether an expression can be parsed; False also if there is no time to try."""
+        """Return whether an expression can be parsed; False also if the limits of parsing are
+        reached."""
         expression = wanted.sub_string
         if expression in self._readable:
             return True
         now_ms, texts = self._clock.monotonic_ms(), self._new_texts
         if not (texts.take_on_loop(expression, now_ms) and texts.take(expression, now_ms)):
-            return False  # the first pull has it parsed, and registers it
+            return False  # the group's first pull parses and registers it
         try:
             parse(expression)
         except BadFilter as error:
@@ -335,6 +339,7 @@ class FilterTable:
                 self._drop(topic, group)
 
     def _bury(self, data: FilterData) -> None:
+        """Mark a filter dead."""
         if not data.dead:
             self._put(_died(data, self._clock.wall_ms()))
 

@@ -2,7 +2,8 @@
 
 Expressions are parsed once and cached, including invalid ones. newtexts.py limits the parsing of
 new ones. A long one is parsed in a thread, which leaves the interpreter to the event loop after 5
-ms at the latest. Meanwhile its pulls are refused, and the check of a client waits.
+ms at the latest. Until it is parsed, pulls with it are refused as busy, and CHECK_CLIENT_CONFIG
+waits.
 
 Tags are filtered by their codes in the queue entries, and once more by their texts in the client.
 SQL92 is filtered only here, on the stored records (upstream: PullMessageProcessor.java,
@@ -50,6 +51,7 @@ MAX_REMEMBERED_BYTES: Final = 32 << 20
 MAX_LIVE_BYTES: Final = 128 << 20
 #: Largest body of CHECK_CLIENT_CONFIG, which is read on the event loop.
 MAX_CHECK_BYTES: Final = 512 * 1024
+#: Estimated memory of a filter, and of each tag code in it.
 _WANTED_BYTES: Final = 200
 _TAG_BYTES: Final = 100
 
@@ -90,7 +92,7 @@ class Filters:
         self._known: dict[tuple[bool, str], PullFilter | BadRequest] = {}
         self._known_bytes = self._live_bytes = 0
         self._tasks = context.tasks
-        #: Expressions that a thread parses or is to parse, one after the other.
+        #: Tasks that parse an expression in a thread, one after the other, by expression.
         self._apart: dict[str, asyncio.Task[None]] = {}
         self._parsing = asyncio.Lock()
 
@@ -193,6 +195,10 @@ class Filters:
         return True
 
     def _read(self, kind: str | None, expression: str | None, peer: Peer | None) -> PullFilter:
+        """Return the filter of an expression, from the cache or parsed now.
+
+        Raises BadRequest as :meth:`wanted` does.
+        """
         is_sql = kind == SQL92
         if not is_sql and kind not in (None, "", TAG):
             raise BadRequest(
@@ -220,7 +226,7 @@ class Filters:
         try:
             parsed = _parse(*key)
         except BadRequest as error:
-            # One that is too long is not cached: it is refused without parsing each time.
+            # An expression that is too long is not cached: it is refused each time, unparsed.
             if is_sql and len(key[1]) <= MAX_CHARS:
                 self._remember(key, BadRequest(error.code, error.remark))
             raise
@@ -259,6 +265,7 @@ class Filters:
         self._remember((True, expression), parsed)
 
     def _remember(self, key: tuple[bool, str], wanted: PullFilter | BadRequest) -> None:
+        """Cache a filter or the error of its text; drop the oldest entries over the limits."""
         if isinstance(wanted, PullFilter) and wanted.sql is not None:
             size_bytes = wanted.sql.size_bytes
             self._live_bytes += size_bytes
@@ -350,7 +357,7 @@ def _read_matching(
             min(max_count - (found.count if found else 0), budget.count),
             min(max_bytes - (found.size_bytes if found else 0), budget.size_bytes),
         )
-        # Messages in memory end here: return the matches so far, without waiting for the device.
+        # No further messages in memory: return the matches so far, without waiting for the device.
         if result.status is not ReadStatus.FOUND or result.cold:
             return found or result
         scanned += result.next_offset - offset

@@ -4,8 +4,8 @@ new messages.
 The body of a response consists of slices of the log; no record is decoded. filtering.py finds the
 filter of a pull (upstream: PullMessageProcessor.java).
 
-Most pulls are plain. A plan (speedups, `pullanswers`) serves all plain pulls of a group that ask a
-queue for the same. All plans are dropped by
+Most pulls are plain (speedups/plain/pullanswers.py). A plan holds what is checked once for all
+plain pulls that differ in their offsets only. All plans are dropped by
 
 - a change of a topic, of ``brokerPermission``, or of automatic creation (topics/table.py);
 - a change of a group (consumers/groups.py);
@@ -72,9 +72,9 @@ log = logging.getLogger(__name__)
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
 
-#: Time of one filtered read after which further filtered reads wait for the next turn.
+#: A filtered read that takes longer makes further filtered reads wait for the next turn.
 LONG_LOOK_NS: Final = 2_000_000
-#: Weight of an expression above which a pull that waits for the next turn is a slow request.
+#: Weight of an expression above which a pull that waits for the next turn counts as a slow request.
 LIGHT_WEIGHT: Final = 64
 #: Maximum number of concurrent cold reads: each holds its bytes in memory.
 MAX_COLD_READS: Final = 16
@@ -161,8 +161,8 @@ class PullPlans:
     def plan_of(self, fields: PullFields) -> PullPlan | None:
         """Return the plan of a plain pull; None if it is refused, or its queue does not exist.
 
-        None also for a new filter expression: it is parsed when the pull is served alone, and
-        counts for its connection then.
+        None also for a new filter expression: it is parsed when the pull is served alone, and its
+        words count for the pull's connection then.
         """
         header = PullMessage(*fields)
         queue = self._store.queues.get((header.topic, header.queue_id))
@@ -172,7 +172,7 @@ class PullPlans:
             self.check(header)
             wanted = self._filters.wanted(header, None)
         except CometError:
-            return None  # the pull is served alone then, and that raises the error again
+            return None  # the pull is served alone then, which raises the error again
         group = self._groups.get(header.consumer_group)
         if group is None:
             return None
@@ -309,7 +309,7 @@ class PullHandler:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def bulk_handlers(self) -> dict[int, BulkHandler[Peer]]:
-        """Return functions that take undecoded frames, by request code."""
+        """Return the functions that serve undecoded frames, by request code."""
         return dict.fromkeys(self.handlers(), self.take_pulls)
 
     def pull(self, peer: Peer, request: Request[PullMessage]) -> Reply | None:
@@ -393,16 +393,17 @@ class PullHandler:
     def _look(
         self, queue: ConsumeQueue, offset: int, header: PullMessage, sql: SqlFilter
     ) -> ReadResult | None:
-        """Return the matching messages of those in memory; None if they are not in memory."""
+        """Return the matching messages from ``offset`` on, without waiting for the device; None if
+        they are not in memory."""
         count = max(1, min(header.max_msg_nums, MAX_MESSAGES))
         query = Query(queue, offset, count, MAX_BYTES, None)
         return read_matching_at_once(query, self._store.reads, self._store.limits, sql)
 
     def _looked(self, begun_ns: int, found: int = 0) -> None:
-        """Let further filtered reads wait for the next turn if one that began at ``begun_ns`` took
+        """Make further filtered reads wait for the next turn if the work since ``begun_ns`` took
         long. Count the time of the ``found`` pulls that were answered with messages since then."""
         took_ns = self._clock.monotonic_ns() - begun_ns
-        if found:  # without a call, for most pulls
+        if found:  # Histogram.add inlined: most pulls pass here
             seconds, took_s = self._pull_seconds, took_ns / 1e9
             seconds.counts[bisect_left(seconds.bounds, took_s)] += found
             seconds.total += took_s * found
@@ -458,11 +459,11 @@ class PullHandler:
             self._fail(pull, error)
 
     def _send_away(self, pull: HeldPull) -> None:
-        """Answer a pull as if nothing had come; its client pulls again.
+        """Answer a pull as if there were no new messages; its client pulls again.
 
-        If it was held under other rules of access control, the next pull is checked by the rules in
-        force. The signature of a held one cannot be checked again: the fields of plain ones are not
-        kept.
+        That is for peers that do not read their answers, and for pulls that were held under former
+        access-control rules. The next pull is checked by the rules in force. A held plain pull does
+        not keep the fields that its signature covers, so it cannot be checked again.
         """
         self._stats.on_pull_missed()
         status = (
@@ -483,6 +484,7 @@ class PullHandler:
         pull.peer.reply(pull.request, Reply(code, remark=str(error)))
 
     def _find(self, pull: HeldPull) -> ReadResult:
+        """Read at the pull's offset with its filter; cold messages are not loaded."""
         wanted, header = pull.wanted, pull.request.header
         topic, queue_id = pull.queue
         queue = self._store.find_queue(topic, queue_id)
@@ -505,6 +507,7 @@ class PullHandler:
         return queue is not None and is_far(queue, pull.offset, self._store.reads)
 
     def _read(self, pull: HeldPull, final: bool) -> None:
+        """Read for a pull; answer it, hold it unless ``final``, or begin to load cold messages."""
         begun_ns = self._clock.monotonic_ns()
         pull.begun_ns = pull.begun_ns or begun_ns
         if self._far.must_wait(begun_ns) and self._is_far(pull):
@@ -534,6 +537,7 @@ class PullHandler:
             self._answer(pull, result, ())
 
     def _hold(self, pull: HeldPull, result: ReadResult, final: bool) -> bool:
+        """Hold a pull that found nothing; return False if it must be answered now."""
         header = pull.request.header
         # A consumer that is ahead of this slave would retry at once while the master is gone.
         is_ahead = result.status is ReadStatus.OFFSET_OVERFLOW_BADLY and self._is_alone()
@@ -585,7 +589,8 @@ class PullHandler:
         self._far_read(result, begun_ns)
 
     def _far_read(self, result: ReadResult, begun_ns: int) -> None:
-        """Count the time since ``begun_ns`` as spent on far reads, if the read was one."""
+        """Count the time since ``begun_ns`` as spent on far reads, if the read was far from the end
+        of the log."""
         if result.far:
             self._far.spent(begun_ns)
 

@@ -48,7 +48,8 @@ SERVING_NS: Final = 5_000_000
 #: Limit of the hold time that a client asks for; a client's own request timeout is 30 s.
 MAX_HOLD_MS: Final = 60_000
 TICK_MS: Final = 100
-#: Queues in ticks, beyond twice the number of held pulls, above which dead ones are forgotten.
+#: Entries of queues in ticks, beyond twice the number of held pulls, above which entries without
+#: held pulls are removed.
 _SPARE_SCHEDULED: Final = 10_000
 
 
@@ -56,11 +57,11 @@ class HeldPull:
     """A pull that waits, with the offset that it has reached and its filter.
 
     A plain pull has a ``plan`` and an ``opaque`` instead of a request, which is made on demand.
-    ``rules`` are those of access control under which the peer was allowed to pull; None without it.
-    ``position`` is that of its group in the queue.
-    ``begun_ns`` says since when it can be answered; 0 while it waits for messages. ``is_task`` is
-    True while the pull counts as a slow request of its connection, because it waits
-    for a later turn to evaluate an expensive filter; :meth:`end_task` ends that.
+    ``rules`` are the access-control rules that allowed the pull; None without access control.
+    ``position`` is the position of its group in the queue. ``begun_ns`` is the time since which it
+    can be answered; 0 while it waits for messages. ``is_task`` is True while the pull counts as a
+    slow request of its connection, because it waits for a later turn to evaluate an expensive
+    filter; :meth:`end_task` ends that.
     """
 
     __slots__ = (
@@ -106,7 +107,7 @@ class HeldPull:
         self.rules: object = None
 
     def end_task(self) -> None:
-        """Count the pull as a slow request no longer, if it was one."""
+        """Stop counting the pull as a slow request, if it was one."""
         if self.is_task:
             self.is_task = False
             end_task(self.peer)
@@ -150,8 +151,8 @@ class LongPoll:
         #: True when this turn has spent its time on filters: further ones wait for the next turn.
         self.rests = False
         self._held: dict[QueueKey, OffsetWaiters[HeldPull]] = {}
-        #: Queues with pulls to release: those that grew, with their ends, and those with overdue
-        #: pulls, with the time up to which these are.
+        #: Queues with pulls to release: those that grew, with their end offsets, and those that may
+        #: have overdue pulls, with the time up to which deadlines have passed.
         self._grown: OrderedDict[QueueKey, int] = OrderedDict()
         self._overdue: deque[tuple[Iterator[QueueKey], int]] = deque()
         self._of_peer: dict[Peer, set[HeldPull]] = {}
@@ -199,7 +200,7 @@ class LongPoll:
         self.wake([((queue.topic, queue.queue_id), queue.max_offset) for queue in grown])
 
     def _no_more(self, count: int) -> None:
-        """Count ``count`` pulls as released or dropped; stop listening after the last one."""
+        """Subtract released or dropped pulls; stop listening to the dispatch if none is left."""
         self.count -= count
         if count and not self.count:
             self._listeners.remove(self._dispatched)
@@ -249,12 +250,12 @@ class LongPoll:
         if pull.queue not in queues:
             queues[pull.queue] = None
             self._scheduled += 1
-            # Pulls that were released early or dropped leave theirs until the tick.
+            # A pull that was released or dropped before its deadline leaves its entry until then.
             if self._scheduled > 2 * self.count + _SPARE_SCHEDULED:
                 self._schedule_again()
 
     def _schedule_again(self) -> None:
-        """Forget the ticks of pulls that are not held any more."""
+        """Rebuild the ticks from the pulls that are still held."""
         self._due.clear()
         self._ticks.clear()
         self._scheduled = 0
@@ -263,8 +264,8 @@ class LongPoll:
                 self._schedule(pull)
 
     def _release_some(self) -> None:
-        """Release as many pulls as one turn may serve; a queue that has more waits behind the
-        others."""
+        """Release as many pulls as one turn may serve; a queue with further pulls is visited again
+        after the others."""
         ready, grown, overdue = self._ready, self._grown, self._overdue
         for _ in range(VISITED_PER_TURN):
             if len(ready) >= SERVED_PER_TURN or not (grown or overdue):
@@ -282,8 +283,8 @@ class LongPoll:
                     overdue.append((iter((due,)), until_ms))
 
     def _release(self, queue: QueueKey, bound: int, *, final: bool) -> bool:
-        """Release pulls of a queue up to its end, or up to a time; return whether there may be
-        more."""
+        """Release at most SERVED_PER_TURN pulls of a queue: up to the offset ``bound``, or with
+        ``final`` up to the time ``bound``. Return whether there may be more."""
         waiters = self._held.get(queue)
         if waiters is None:
             return False
@@ -334,6 +335,7 @@ class LongPoll:
             del self._held[queue]
 
     def _forget(self, peer: Peer) -> None:
+        """Drop the held pulls of a closed connection."""
         for pull in self._of_peer.pop(peer, ()):
             waiters = self._held[pull.queue]
             waiters.cancel(pull.key)

@@ -1,9 +1,10 @@
 """Limits on parsing filter expressions that the broker has not parsed yet.
 
-An expression is parsed once, and takes up to some microseconds a word. So the words of new ones are
-counted, for each connection and for all of them. What is over the limit is parsed later: its client
-asks again. Few words at a time are parsed on the event loop, where nobody else is served meanwhile;
-the others in a thread (filtering.py).
+An expression is parsed once, and takes up to some microseconds a word. So the words of new
+expressions are counted, for each connection and for all connections together. An expression over a
+limit is parsed later, when its client asks again. Only a few words at a time are parsed on the
+event loop, which serves no other request meanwhile; further expressions are parsed in a thread
+(filtering.py).
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from weakref import WeakKeyDictionary
 from cometmq.core.allowance import Allowance
 from cometmq.filter.sqltext import MAX_WORDS, parsing_words
 
-#: Words of one connection at once, and a second after that. The longest expression has as many.
+#: Words of one connection: at once, and per second after that. The longest expression has
+#: SENDER_AT_ONCE words.
 SENDER_AT_ONCE: Final = MAX_WORDS
 SENDER_PER_SECOND: Final = 5_120
-#: Words of all connections, heartbeats included.
+#: The same for all connections together, heartbeats included.
 ALL_AT_ONCE: Final = 2 * MAX_WORDS
 ALL_PER_SECOND: Final = 20_480
 #: Words of all connections that the loop parses at once: 2 to 3 ms.
@@ -25,7 +27,7 @@ LOOP_AT_ONCE: Final = 256
 
 
 class NewTexts:
-    """Allowances of words of new expressions. Times are monotonic ms, as arguments."""
+    """Limits of the words of new expressions. All times are monotonic ms."""
 
     def __init__(self, now_ms: int) -> None:
         self._all = Allowance(ALL_AT_ONCE, ALL_PER_SECOND, now_ms)
@@ -34,7 +36,7 @@ class NewTexts:
 
     def take(self, expression: str, now_ms: int, sender: object | None = None) -> bool:
         """Count the words of an expression if it may be parsed at ``now_ms``; return whether it
-        may. Without a sender it counts for all connections only.
+        may. Without a sender, only the limit of all connections applies.
         """
         words = parsing_words(expression)
         own = None

@@ -32,8 +32,8 @@ __all__ = ["Addresses", "Rejoin", "ReplicationService", "as_slave", "forget_note
 
 
 class ReplicationService:
-    """The part of a master or of a slave, the search for other masters of the broker's name, and
-    what serves promotions and takeovers.
+    """The broker's part in replication (``part``), the search for other masters of its name, and
+    the handlers of promotions and takeovers.
 
     ``listen`` makes the broker serve a further socket. ``rejoin`` and ``promote`` ask for a restart
     (supervisor.py).
@@ -93,8 +93,8 @@ class ReplicationService:
         self.part.settings_changed()
 
     async def start(self, listener: socket.socket | None, tls: ServerTls | None) -> None:
-        """Begin the part of a master, which gets its slaves' connections from ``listener``, or that
-        of a slave. With ``tls`` connections between the two have TLS."""
+        """Start to serve slaves, which connect to ``listener``, or on a slave to follow the master.
+        With ``tls`` connections between the two have TLS."""
         if not self._context.config.is_slave:
             self._context.tasks.keep(
                 self.rivals.run_forever, name="look for other masters", clock=self._context.clock
@@ -102,7 +102,7 @@ class ReplicationService:
         await self.part.start(listener, tls)
 
     async def close(self) -> None:
-        """End the part; the tasks end with the broker's."""
+        """Disconnect the slaves of a master. Background work ends with the broker's tasks."""
         await self.part.close()
 
     def facts(self) -> dict[str, str]:

@@ -91,7 +91,7 @@ _STATES: Final = {errno.EADDRINUSE: "in_use", errno.EADDRNOTAVAIL: "not_here"}
 
 
 class _Reservation:
-    """Sockets that a thread opens for a caller, which may give up before they are open."""
+    """Sockets that a thread opens for a caller. The caller may give up before they are open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,8 +100,10 @@ class _Reservation:
         self.is_running = True
 
     def run(self, reserve_at: Callable[[str], list[socket.socket]], address: str) -> None:
-        """Open the sockets, and close them if the caller has given up meanwhile. A call that was
-        cancelled while it waited for a thread is never run."""
+        """Open the sockets, and close them if the caller has given up meanwhile.
+
+        This is never called if the caller gives up before a thread is free.
+        """
         with self._lock:
             self._begun = True
         try:
@@ -128,10 +130,10 @@ class _Reservation:
 
 
 class _RoleWithAddress:
-    """The role file, to which threads write the address; a takeover that fails restores it.
+    """The role file, to which a thread writes the address; a takeover that fails restores it.
 
-    An address left in the file would be taken over at the next start. If another process, such as
-    the former master, listened there, the broker would not start.
+    Otherwise the broker would try to listen on the address at its next start, and would not start
+    if another process, such as the former master, listened there.
     """
 
     def __init__(self, root: str, files: Files, clock: Clock) -> None:
@@ -152,7 +154,7 @@ class _RoleWithAddress:
             keep_role(role, self._root, self._files, self._clock, address=address)
 
     def undo(self) -> None:
-        """Write what was in the file before; wait for :meth:`keep` if it is running."""
+        """Restore the former content of the file; wait for :meth:`keep` if it is running."""
         with self._lock:
             self._undone = True
             if not self._begun:
@@ -168,7 +170,7 @@ class _RoleWithAddress:
 
 
 class Addresses:
-    """Addresses of one broker, whose store is under ``root``; ``port`` is valid after
+    """Addresses of one broker. ``root`` is the directory of its store; ``port`` is valid after
     :meth:`reserve`."""
 
     def __init__(self, config: BrokerConfig, root: str, reserve: Reserve) -> None:
@@ -264,8 +266,8 @@ class Addresses:
     async def reserve_soon(self, address: str) -> list[socket.socket]:
         """Call :meth:`reserve_at` in a thread, because resolving a host name may take seconds.
 
-        Raises what it raises, and TimeoutError after RESERVE_TIMEOUT_MS or while an earlier call is
-        still running. A caller that is cancelled or times out leaves no socket open.
+        Raises the errors of :meth:`reserve_at`, and TimeoutError after RESERVE_TIMEOUT_MS or while
+        an earlier call is still running. No socket stays open after a timeout or a cancellation.
         """
         if self._reservation is not None and self._reservation.is_running:
             raise TimeoutError("the host of an earlier request is still being resolved")
@@ -288,7 +290,7 @@ class Addresses:
     ) -> None:
         """Take over an address: listen there now, and again after each restart.
 
-        Raises what :meth:`reserve_soon` raises, and OSError if the address cannot be saved. After
+        Raises the errors of :meth:`reserve_soon`, and OSError if the address cannot be saved. After
         these errors nothing has changed. After a later error the broker may listen on one of the
         ports until it stops, but not after a restart.
         """
@@ -296,8 +298,8 @@ class Addresses:
         kept = _RoleWithAddress(self._root, files, clock)
         try:
             for listener in listeners:
-                # Listen at once: another process with the same binding could do so first. Clients
-                # that connect wait until the server accepts.
+                # Listen at once, before another process that has bound the same address. Clients
+                # that connect now wait until the server accepts.
                 listener.listen(backlog())
             await asyncio.to_thread(kept.keep, self._config.broker_role, address)
             while listeners:
@@ -305,7 +307,7 @@ class Addresses:
                 del listeners[0]
         except BaseException:
             _close(listeners)
-            # A thread that still writes is not stopped by a cancellation of this task.
+            # A cancellation of this task does not stop the thread that writes: undo waits for it.
             await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, kept.undo))
             raise
         self._config.taken_address = address
@@ -361,6 +363,7 @@ class AddressAdmin:
         return Reply(body=encode_json(state))
 
     async def _state(self, wanted: TakeAddress) -> AddressState:
+        """Take over or check the address; return the state to answer."""
         if wanted.address == self._addresses.current:
             return AddressState("taken")
         if self._config.taken_address:

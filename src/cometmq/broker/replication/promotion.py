@@ -1,8 +1,9 @@
-"""Promotion: an operator makes a slave the master, and learns what could be lost by that.
+"""Promotion: an operator makes a slave the master; the answer says what could be lost by that.
 
-judge      turns the known facts into findings: ok, a warning, or a refusal that only ``force``
-           overrides
-promote    asks for other masters, judges, answers, and restarts in the new role (supervisor.py)
+    judge      turns the known facts into findings: ok, a warning, or a refusal that only ``force``
+               overrides
+    promote    looks for other masters, calls judge, answers, and asks for a restart as the master
+               (supervisor.py)
 
 Other masters with the same broker name are found through the name servers.
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Interval of the search for other masters, and the time that a name server has to answer.
 INTERVAL_MS: Final = 30_000
 _TIMEOUT_MS: Final = 3_000
 
@@ -230,7 +232,7 @@ class PromotionAdmin:
         return {RequestCode.PROMOTE_BROKER: self.promote}
 
     async def promote(self, peer: Peer, request: Request[Any]) -> Reply:
-        """Judge the promotion, and restart as the master.
+        """Judge the promotion, answer with the findings, and restart as the master.
 
         Do not restart if only a check was requested, or if a finding refuses and the request does
         not force the promotion.
@@ -252,7 +254,7 @@ class PromotionAdmin:
                 f"brokerRole={wanted.role} and brokerId=0",
             )
         if part.where():
-            # Copy the tables once more. If the master is gone, the findings report their age.
+            # Copy the tables once more. If that fails, the findings report the age of the copies.
             with suppress(CometError, ValueError, TimeoutError):
                 async with asyncio.timeout(_TABLES_TIMEOUT_MS / 1000):
                     await part.tables.copy(part.where())
@@ -268,6 +270,7 @@ class PromotionAdmin:
         return Reply(body=encode_json(Promotion(begins, self._config.broker_name, findings)))
 
     async def _look(self, part: SlavePart) -> Situation:
+        """Collect the facts for :func:`judge`; ask all name servers for a master."""
         config, store, tables = self._config, part.slave.store, part.tables
         servers = self._registration.name_servers
         name, remoting = config.broker_name, self._remoting

@@ -11,8 +11,8 @@ A slave copies its master's tables every 10 s: topics, groups, consumer offsets 
 delay levels (upstream: SlaveSynchronize.java). Topics come first, because a queue without its topic
 cannot be read. A copy that is a little old does no harm: a consumer that continues at the slave may
 receive the messages of the last seconds again. Positions of delay levels and of transactions are
-applied only once this log is as long as the master's was. They say which messages the master has
-delivered. If they were ahead of this log, a promoted slave would never deliver some of them.
+applied only once this log is as long as the master's was. They mark the messages that the master
+has delivered. If they were ahead of this log, a promoted slave would never deliver some messages.
 
 Deleted topics are removed from the slave's disk too, so that a new topic with the same name starts
 empty. A CometMQ master reports the log offset at which the messages of a deleted topic end. A Java
@@ -20,8 +20,8 @@ master does not; then the end of the slave's log at the time of the request is u
 the queues stay until the slave has dispatched its log up to that offset.
 
 The role of a promoted slave and the address that it took over are kept in
-``config/cometmq-role.json`` beside the tables. With it, a later start with the old settings does
-not become a slave again. Java brokers ignore the file.
+``config/cometmq-role.json`` beside the tables, so that the broker does not become a slave again if
+it is later started with its old settings. Java brokers ignore the file.
 
     {"role":"ASYNC_MASTER","sinceMs":1700000000000,"address":"10.0.0.1:10911"}
 
@@ -195,7 +195,8 @@ def role_to_begin_in(config: BrokerConfig, root: str, files: Files) -> BrokerCon
 
 
 def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict[int, Handler]:
-    """Return the handlers of a slave: those of a master, with the master's own requests refused.
+    """Return the handlers of a slave: ``handlers``, but requests that only a master serves are
+    refused.
 
     ``master`` returns the master's address, "" while it is unknown.
     """
@@ -233,8 +234,8 @@ def as_slave(handlers: Mapping[int, Handler], master: Callable[[], str]) -> dict
 def forget_notes(files: Files, root: str) -> None:
     """Remove, durably, the notes that this broker kept as a master.
 
-    The log may continue differently from here, and the notes would then be wrong. A master without
-    notes finds the same facts in the log. Raises OSError if a note cannot be removed.
+    The slave's log may continue with other records than the notes refer to. A master without notes
+    finds the same facts in the log. Raises OSError if a note cannot be removed.
     """
     for note in _NOTES:
         path = os.path.join(root, note)
@@ -248,9 +249,9 @@ def forget_notes(files: Files, root: str) -> None:
 class MasterTables:
     """Keeps a slave's tables equal to its master's.
 
-    ``master`` is the master's address, "" while it is unknown. No request is sent while ``follows``
-    returns False, that is, while the master sends no log: its address may belong to a slave or an
-    empty broker by now.
+    ``master`` is the master's address, "" while it is unknown. :meth:`run_forever` sends no request
+    while the slave copies no log from the master: the address may belong to a slave or an empty
+    broker by now.
     """
 
     def __init__(self, context: BrokerContext, delay: DelayDelivery, remoting: Remoting) -> None:
@@ -278,7 +279,7 @@ class MasterTables:
         return -1 if self.synced_ms < 0 else self._clock.monotonic_ms() - self.synced_ms
 
     def soon(self) -> None:
-        """Copy the tables at once, because the master has just been connected."""
+        """Copy the tables at once, because the master is connected or has a new address."""
         self._due.set()
 
     async def run_forever(self, follows: Callable[[], bool]) -> None:
@@ -350,10 +351,12 @@ class MasterTables:
         return True
 
     async def _take_topics(self, table: TopicConfigTable, asked_at: int) -> None:
+        """Replace the topics by the master's; note the deleted ones for :meth:`_drop_former`."""
         store, topics = self._store, self._topics
         gone = topics.replace(table.topic_config_table, table.data_version)
         if table.cometmq_deleted is not UNSET:
-            # A topic in neither list was unknown to a master that was promoted; its queues stay.
+            # A topic in neither list was never known to this master, for example because it was
+            # promoted before it copied the topic. Its queues stay.
             ends = table.cometmq_deleted
         else:
             # The broker's own topics are left out: not every master lists them.
@@ -364,8 +367,7 @@ class MasterTables:
             if topics.life_begin(topic) < end:
                 topics.remember_deletion(topic, end=end, log_start=store.log.segments.start)
             self._former[topic] = end
-        # Saved before any queue is deleted: a start after a crash finishes the deletion from these
-        # notes.
+        # Saved before any queue is deleted: after a crash, the next start finishes the deletion.
         await topics.saved()
         self._has_compared = True
 
@@ -427,7 +429,7 @@ class MasterPart:
         return False
 
     async def start(self, listener: socket.socket | None, tls: ServerTls | None) -> None:
-        """Accept slaves; with SYNC_MASTER, sends wait for them from now on."""
+        """Accept slaves; as a SYNC_MASTER, make sends wait for them from now on."""
         assert listener is not None
         if self._config.broker_role is BrokerRole.SYNC_MASTER:
             self._appender.wait_for_slaves(self.master, self._config)
@@ -512,10 +514,10 @@ class SlavePart:
         return True
 
     def settings_changed(self) -> None:
-        """Do nothing: a slave has no copies of settings."""
+        """Do nothing: a slave reads its settings at each use."""
 
     def serves(self) -> bool:
-        """Return True if slaves may be read, or while the master is not connected."""
+        """Return True with slaveReadEnable, or while the master is not connected."""
         return self._config.slave_read_enable or not self.slave.is_connected
 
     def is_alone(self) -> bool:
@@ -523,6 +525,7 @@ class SlavePart:
         return not self.slave.is_connected
 
     def _differs(self, problem: LogsDiffer) -> None:
+        """Ask for a restart that cuts the log, if haRejoin allows it and the logs share records."""
         if self._config.ha_rejoin is not HaRejoin.TRUNCATE:
             return
         segments = self.slave.store.log.segments

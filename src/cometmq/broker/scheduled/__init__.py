@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class ScheduleService:
-    """Delayed and timed messages, and what serves recalls.
+    """Delayed and timed messages, and the handler of recalls.
 
-    A slave keeps the positions of delay levels that it copies. Otherwise it uses only ``levels``
-    and ``rules``.
+    A slave delivers nothing. It uses only ``levels``, ``rules``, and ``delay`` for the positions
+    that it copies from its master.
     """
 
     def __init__(self, context: BrokerContext) -> None:

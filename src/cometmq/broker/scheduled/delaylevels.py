@@ -50,16 +50,17 @@ TICK_MS: Final = 25
 IDLE_MS: Final = 250
 #: Longest wait of a stop for the last deliveries.
 CLOSE_TIMEOUT_S: Final = 2.0
-#: A delay is measured to one part in this many, which bounds the number of marks.
+#: Marks of :class:`Waits` that are closer than the delay divided by this are merged, which bounds
+#: their number.
 _WAIT_PARTS: Final = 64
 
 
 class Waits:
-    """Entries of one delay level; each waits ``delay_ms`` from when it was first seen.
+    """Waiting entries of one delay level, timed by the monotonic clock.
 
-    Used after the wall clock was set back. Store times in a log never decrease: all records get the
-    last one until the clock has caught up. By due times computed from that, delivery would be hours
-    late; without them it would be immediate. Meanwhile the monotonic clock decides.
+    Used after the wall clock was set back. Store times in a log never decrease: until the clock has
+    caught up, all records get the last store time. Due times computed from it may be hours too
+    late. So each entry waits ``delay_ms`` from the time when it was first seen.
     """
 
     __slots__ = ("_delay_ms", "_marks", "over")
@@ -84,7 +85,7 @@ class Waits:
             self.over = marks.popleft()[2]
 
     def forget(self) -> None:
-        """Drop all marks, because the wall clock can decide again."""
+        """Drop all marks, because due times by the wall clock are right again."""
         self._marks.clear()
         self.over = 0
 
@@ -154,6 +155,7 @@ class DelayDelivery:
         self._rest_until_ms: dict[int, int] = {}
         self._waits = {level: Waits(levels.delay_ms(level)) for level in range(1, len(levels) + 1)}
         self._changed = False
+        #: Outcome of the turn in which messages were appended last.
         self._pending: asyncio.Future[None] | None = None
         self._file = TableFile(context.directory, "delayOffset.json", self._encode)
 
@@ -182,19 +184,20 @@ class DelayDelivery:
         await self._file.close()
 
     def replace(self, text: bytes) -> None:
-        """Take over the positions of a master, from its answer 45.
+        """Replace the positions by the master's, from its answer to request 45
+        (GET_ALL_DELAY_OFFSET).
 
         Raise BadRequest or ValueError if the answer is malformed.
         """
         before = self._used()
         self._positions = _positions(parse_json(text, dict[str, Any]))
         if self._used() != before:
-            # Nothing is delivered here that would have them written now and then.
+            # On a slave no delivery writes the file from time to time.
             self._changed = True
             self._file.touch()
 
     def text(self) -> bytes:
-        """Return the positions in one line, as answer 45 carries them."""
+        """Return the positions in one line, as the answer to request 45 carries them."""
         pairs = [b"%d:%d" % pair for pair in self._used().items()]
         return b'{"offsetTable":{' + b",".join(pairs) + b"}}"
 
@@ -252,7 +255,8 @@ class DelayDelivery:
         return delivered
 
     async def _deliver_some(self, level: int) -> int:
-        """Deliver one batch of a level's due messages; return how many entries it advanced.
+        """Deliver one batch of a level's due messages; return by how many entries the level's
+        position advanced.
 
         A level whose messages cannot be read rests; the other levels go on.
         """
@@ -324,7 +328,7 @@ class DelayDelivery:
         self, level: int, begin: int, due: list[tuple[int, int]], found: list[Found], at: int
     ) -> int:
         """Append as many records from ``at`` on as one turn takes; return the index of the first
-        one left."""
+        record that is left."""
         redelivery = self._redelivery
         redelivery.begin()
         while at < len(due):
@@ -357,6 +361,7 @@ class DelayDelivery:
     def _passed(
         self, level: int, position: int, sizes: list[int], done: asyncio.Future[None]
     ) -> None:
+        """Move a level to ``position`` once the messages before it are stored in their topics."""
         if not done.cancelled() and done.exception() is None:
             self._positions[level] = position
             self._stats.on_delayed_delivery(level - 1, len(sizes), sum(sizes))

@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 TURN_NS: Final = 2_000_000
 #: Pause of delivery after the store refused a record.
 REST_MS: Final = 1_000
-#: Most records that are read together, and most bytes. A single larger record is read alone.
+#: Maximum number of records that are read together, and of their bytes. A larger record is read
+#: alone.
 GATHER_COUNT: Final = 256
 GATHER_BYTES: Final = 1 << 20
 
@@ -47,9 +48,9 @@ class DueDelivery:
     """Appends records, turn by turn.
 
     A turn: :meth:`begin`; :meth:`append` for each record while :meth:`goes_on` allows it; then
-    :meth:`stored`, to wait for the records of the turn.
+    :meth:`turn_outcome`, to wait for the records of the turn.
 
-    ``counts`` gets what is stored, by topic.
+    ``counts`` counts the stored records by topic.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class DueDelivery:
         self._until_ns = 0
         self._appended = self._handled = 0
         self._counts = counts
-        #: Topic and size of what was appended in this turn.
+        #: Topic and size of each record that was appended in this turn.
         self._sizes: list[tuple[str, int]] = []
 
     def begin(self) -> None:
@@ -86,8 +87,8 @@ class DueDelivery:
     def turn_outcome(self) -> asyncio.Future[None]:
         """Return a future for the records appended in this turn.
 
-        It completes when they are as safe as the flush policy promises, or at once if there are
-        none. It fails with a StoreError if none was stored.
+        It completes once the flush policy is met for them, or at once if there are none. It fails
+        with a StoreError if they were not stored.
         """
         done = self._appender.turn_outcome(nothing=not self._appended)
         done.add_done_callback(partial(self._count, self._sizes))
@@ -151,7 +152,7 @@ def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def record_in(found: Found, topic: str) -> Record | None:
-    """Decode a waiting record of ``topic``, the topic where it waits.
+    """Return the decoded record, which waits in ``topic``.
 
     Return None if the log does not hold it any longer, or has another topic's record there. Raise
     StoreCorrupt for damage, which an operator may still repair.

@@ -58,5 +58,5 @@ class SendService:
         return handlers_of((self.handler, self._reply, self._send_back))
 
     def bulk_handlers(self) -> dict[int, BulkHandler[Peer]]:
-        """Return functions that take undecoded frames, by request code."""
+        """Return the functions that serve undecoded frames, by request code."""
         return self.handler.bulk_handlers()

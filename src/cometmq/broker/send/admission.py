@@ -14,6 +14,8 @@ ReplyMessageProcessor):
     body and properties fit     yes        yes        yes        as stored   13 MESSAGE_ILLEGAL
     the broker takes sends      yes        yes        yes        slaves      1, 2 SYSTEM_BUSY
 
+"when made": only when the topic is created. "slaves": while a SYNC_MASTER has too few slaves, the
+request is refused with 11 SLAVE_NOT_AVAILABLE.
 "half only": a prepared message becomes a half message; other transaction bits are refused.
 "retry, DLQ": a message is sent back only to the topics of its group, and never from an internal
 topic of the broker. Only END_TRANSACTION ends a half message.
@@ -94,7 +96,7 @@ def without_id(text: str) -> str:
 
 #: Maximum number of sends that wait for a sync; further ones are refused, as each holds memory.
 MAX_WAITING_SENDS: Final = 100_000
-#: Sends to new topics that wait may hold the memory for connections divided by this number.
+#: Waiting sends to new topics may hold the memory for connections, divided by this number.
 HELD_DIVISOR: Final = 4
 
 

@@ -1,4 +1,4 @@
-"""Responses of sends: one write per connection for all that a turn of the loop stored.
+"""Responses of sends: one write per connection for all sends that a turn of the loop stored.
 
 A plain response is a template filled in. A slower path serves the rare cases: responses in the
 binary codec, with a remark or a recall handle, those that hooks must see, and those of batches of
@@ -109,7 +109,7 @@ class SendAnswers:
                 self._answer_slowly(send, code, remark)
                 continue
             if request.flag & 2:
-                continue
+                continue  # one-way
             if isinstance(physical, int):
                 ids = b"%b%016X" % (prefix, physical)
             elif isinstance(physical, bytes):
@@ -235,7 +235,7 @@ class SendAnswers:
 
 
 def _held_bytes(send: WaitingSend) -> int:
-    """Return about how much memory a send takes that waits for its response."""
+    """Return the approximate memory of a send that waits for its response."""
     places = send[4]
     if isinstance(places, tuple):
         return WAITING_BYTES + _ROW_BYTES * (places[2] - places[1])
@@ -248,6 +248,7 @@ def _held_bytes(send: WaitingSend) -> int:
 
 #: Memory of one message of a batch that waits for its response.
 _ROW_BYTES: Final = 64
+#: Codes of sends whose messages are stored.
 _STORED: Final = frozenset(
     (
         ResponseCode.SUCCESS,

@@ -5,7 +5,7 @@ AbstractSendMessageProcessor.java); a remark says how to fix the request. Steps 
 
     header -> checks -> topic config -> property text -> store.append -> (end of turn) -> answer
 
-Messages that are prepared, delayed or sent back are stored elsewhere first (redirect.py).
+Messages that are prepared, delayed or sent back are stored in another topic first (redirect.py).
 
 A large batch is packed in a thread, so that it does not block the event loop. It gets its place in
 the log, as a whole, once it is packed; until then the store knows nothing of it. Its connection is
@@ -73,7 +73,8 @@ log = logging.getLogger(__name__)
 
 #: Minimum body of a batch that is packed in a thread; on the loop it would take up to 5 ms.
 LARGE_BYTES: Final = 512 << 10
-#: Internal topics of messages that wait for their time or for the end of their transaction.
+#: Internal topics of messages that wait for their time or for the end of their transaction. The
+#: answer to a send that is stored there names the queue of its real topic.
 _WAITING_ROOMS: Final = (HALF_TOPIC, TIMER_TOPIC)
 #: Common prefix of the property names that set a timer.
 _TIMER_PREFIX: Final = "TIMER_DE"
@@ -102,7 +103,8 @@ class LargeBatches:
     ) -> None:
         """Start to store a batch; it is answered once it is stored.
 
-        Raises BadRequest if too many slow requests are running. The peer is held meanwhile.
+        No other request of the peer is served meanwhile. Raises BadRequest if too many slow
+        requests are running.
         """
         begin_task(peer)
         peer.hold()
@@ -191,7 +193,7 @@ class SendHandler:
         }
 
     def bulk_handlers(self) -> dict[int, BulkHandler[Peer]]:
-        """Return functions that take undecoded frames, by request code."""
+        """Return the functions that serve undecoded frames, by request code."""
         return dict.fromkeys(
             (
                 RequestCode.SEND_MESSAGE,
@@ -294,7 +296,7 @@ class SendHandler:
             or peer.memory.budget.is_exhausted
         ):
             return at, MANY
-        index = None
+        index = None  # without it, half messages and transaction ends are served one by one
         if (
             not config.reject_transaction_message
             and appender.on_append is None
@@ -333,6 +335,7 @@ class SendHandler:
         return queue
 
     def _learn(self, config: TopicConfig, queue: ConsumeQueue) -> None:
+        """Remember a checked queue for later sends, once name servers know its topic."""
         if config.topic_name not in self._answers.unannounced:
             is_deduplicated = bool(
                 self._deduplicated and self._deduplicated.covers(config.topic_name)
@@ -347,8 +350,8 @@ class SendHandler:
     def send_batch(self, peer: Peer, request: Request[SendMessage]) -> Reply | None:
         """Append a batch: messages of one topic with consecutive queue offsets, all in one segment.
 
-        A large batch is stored in a later turn of the loop. So may be a batch to a topic that
-        drops repeated ids.
+        A large batch is stored in a later turn of the loop, and a batch to a topic that drops
+        repeated ids may be.
         """
         header = request.header
         self._admission.check_load(peer, self._appender.waiting_sends)
@@ -427,6 +430,10 @@ class SendHandler:
     # ------------------------------------------------------------------------------------ checks
 
     def _check_topic(self, peer: Peer, header: SendMessage) -> TopicConfig:
+        """Return the configuration of a send's topic; create the topic if that is allowed.
+
+        Raises BadRequest if clients may not send to it.
+        """
         config, answers = self._admission.find_topic(header.topic), self._answers
         if answers.held_count and (config is None or header.topic in answers.unannounced):
             self._admission.check_new_topic(peer, answers.held_count, answers.held_bytes)
@@ -469,7 +476,8 @@ class SendHandler:
     def _passed(self, config: TopicConfig | None, queue_id: int) -> None:
         """Remember the queue of a send that passed all checks and is stored in another topic first.
 
-        The queue is not created: the message may never get there. Without ``config`` it is known.
+        The queue is not created: the message may never get there. Without ``config`` the queue is
+        remembered already.
         """
         if config is None:
             return

@@ -1,4 +1,4 @@
-"""Redirects a message that does not go to its topic at once: chooses where it is stored first.
+"""Redirection of messages that do not go to their topic at once: where each is stored first.
 
     prepared by a transaction      the half topic, until the transaction ends
     with a delay level             the schedule topic, in the queue of the level
@@ -131,6 +131,8 @@ class SendRedirect:
     def _retry_or_dead_letter(
         self, header: SendMessage, queue_id: int, properties: dict[str, str]
     ) -> tuple[str, int]:
+        """Return topic and queue id for a message to a retry topic: these, or after too many
+        retries those of the dead-letter queue."""
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self.group(name)
         allowed = header.max_reconsume_times

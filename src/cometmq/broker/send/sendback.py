@@ -5,7 +5,7 @@ A copy of the message waits in ``SCHEDULE_TOPIC_XXXX``, each time with the next 
 unless the request names one; when it is due, it is delivered to ``%RETRY%group``
 (scheduled/delaylevels.py). After the maximum number of retries it is stored in ``%DLQ%group``, for
 an operator to look at. A client that cannot send a message back sends the whole message to
-``%RETRY%group``; redirect.py does the same with it.
+``%RETRY%group``; redirect.py then treats it in the same way.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SendBackHandler:
         if group.retry_queue_nums <= 0:
             return Reply()
         record = await self._record(header)
-        check_reader(peer, request, record)  # its group is about to read it
+        check_reader(peer, request, record)  # the sender's group will read the copy
         allowed = group.retry_max_times
         if request.version >= VERSION_3_4_9 and header.max_reconsume_times is not None:
             allowed = header.max_reconsume_times
@@ -144,6 +144,7 @@ class SendBackHandler:
         return group
 
     async def _record(self, header: ConsumerSendMsgBack) -> Record:
+        """Return the record to send back. Raises BadRequest if it is not the client's message."""
         record = await find_record(self._store, header.offset)
         # Messages in the broker's own waiting topics, half messages included, were never delivered.
         may_be = record is not None and record.topic not in WAITING_TOPICS
@@ -181,8 +182,8 @@ class SendBackHandler:
 
 
 def _may_be(record: Record, name: str) -> bool:
-    """Decide whether a record is the message that a client means by ``name``, a key or an offset
-    id.
+    """Decide whether a record is the message that a client calls ``name``: a unique key or an
+    offset id.
 
     The client's message may have been lost, and another one may be stored at its offset. Of an
     offset id only the offset is compared, not the address: .NET's client writes the producer's

@@ -47,6 +47,6 @@ class TopicService:
         """
         try:
             await self.table.saved()
-        except StoreError:  # a full disk, say: logged; the next change retries
+        except StoreError:  # such as a full disk: logged, and the next change retries
             if self.table.must_be_saved:
                 raise

@@ -90,10 +90,10 @@ def addresses_in(text: str) -> list[str]:
 async def fetch(url: str) -> str:
     """Return the body of the answer to a GET of ``url``.
 
-    Raise TimeoutError after TIMEOUT_MS, OSError, or ValueError for an answer that is no HTTP, not
-    200, too long or not UTF-8.
+    Raise TimeoutError after TIMEOUT_MS, OSError if there is no connection, or ValueError for an
+    answer that is no HTTP, not 200, too long or not UTF-8.
     """
-    # Imported here: few brokers ask, and all of them start.
+    # Imported here, because most brokers never ask: their start does not load it.
     from http.client import HTTPException, HTTPResponse
 
     parts = urlsplit(url)

@@ -52,7 +52,7 @@ UNREGISTER_TIMEOUT_MS: Final = 1_000
 #: the address before may still unregister, and take the registration with it.
 MOVED_MS: Final = 60_000
 MOVED_HEARTBEAT_MS: Final = 1_000
-#: Broker id that is never used: unregistering it makes a name server forget an address alone.
+#: A broker id that no broker has: to unregister it removes only the address from a name server.
 _NOBODY: Final = 2**31 - 1
 #: Bodies longer than this are compressed, because a frame holds 16 MiB.
 PLAIN_BODY_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -73,8 +73,9 @@ class BrokerPlace:
 
 @dataclass(slots=True)
 class _NameServer:
-    """State of one name server: the version it holds of this broker's topics (None if it holds
-    none), the number of lost connections, and the broker address it was sent last."""
+    """State of one name server: the broker address it was sent last, the version it holds of this
+    broker's topics (None if it holds none), and the number of lost connections. The next heartbeat
+    is due at ``due_ms`` (monotonic)."""
 
     address: str
     reported: str = ""
@@ -87,7 +88,8 @@ class _NameServer:
     loop: asyncio.Task[None] | None = None
 
     def is_through(self, counter: int) -> bool:
-        """Decide whether it has the topics of version ``counter``, or is failing."""
+        """Decide whether there is nothing to wait for: it has the topics of version ``counter``,
+        or is failing."""
         return self.failing or (self.version is not None and self.version.counter >= counter)
 
 
@@ -119,7 +121,7 @@ class Registration:
 
     ``on_order_topics`` gets the order configuration ("broker:queues;..." by topic) from the name
     servers' answers. A slave registers in full each time, because only the answer to a
-    registration carries these addresses.
+    registration carries its master's addresses.
     """
 
     def __init__(
@@ -145,7 +147,9 @@ class Registration:
         self._rest_until_ms = clock.monotonic_ms()
         self._hasty_until_ms = clock.monotonic_ms()
         self._loops: list[asyncio.Task[None]] = []
+        #: Set once one name server has this broker, or all were tried.
         self._first = asyncio.Event()
+        #: Set after each attempt, and replaced by a new event.
         self._progress = asyncio.Event()
         self.use(name_servers)
 
@@ -179,8 +183,8 @@ class Registration:
     def use(self, name_servers: Sequence[str]) -> None:
         """Register with these name servers from now on, and not with others any more.
 
-        One that is left out is not told: clients may still ask it. It forgets this broker as it
-        does one that is silent.
+        A name server that is left out gets no unregistration, because clients may still ask it. It
+        removes this broker after missing its heartbeats.
         """
         wanted = dict.fromkeys(map(str.strip, name_servers))
         known = {server.address: server for server in self._servers}
@@ -189,7 +193,7 @@ class Registration:
             if address not in wanted and server.loop is not None:
                 server.loop.cancel()
         self._begin()
-        # One that is left out is not waited for.
+        # Callers that wait for a name server that is left out must not wait any longer.
         self._wake_waiting()
 
     def _begin(self) -> None:
@@ -208,8 +212,8 @@ class Registration:
     def changed(self) -> None:
         """Schedule the registration of changed topics, together with other changes of the moment.
 
-        It has to be soon: a client that learns of a new topic asks a name server at once, and then
-        not again for 20 s.
+        It must happen soon: a client that learns of a new topic asks a name server at once, and
+        then not again for 20 s.
         """
         if self._loops and not self._batching:
             self._batching = True
@@ -299,7 +303,7 @@ class Registration:
             server.due_ms = now_ms + (MOVED_HEARTBEAT_MS if is_hasty else HEARTBEAT_MS)
             try:
                 await self._update(server, place)
-            except Exception as error:  # a loop that ends is a broker that nobody finds any more
+            except Exception as error:  # the loop must not end: clients would not find the broker
                 is_known = isinstance(error, CometError)
                 if not server.failing or not is_known:
                     log.warning(

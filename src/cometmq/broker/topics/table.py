@@ -109,6 +109,7 @@ class TopicTable:
         self._config = config
         self._tasks = directory.tasks
         self._table = VersionedTable(directory, _FORMAT)
+        #: Wall-clock time of the last change in the file that was loaded; 0 without a file.
         self._written_ms = 0
         #: A version of the table, and its number of retry topics.
         self._retry_topics_at: tuple[DataVersion | None, int] = None, 0
@@ -235,11 +236,11 @@ class TopicTable:
         """
 
         async def wait() -> None:
-            with suppress(StoreError):  # a full disk, say: logged; the next change retries
+            with suppress(StoreError):  # such as a full disk: logged, and the next change retries
                 await self.saved()
             try:
                 await self.announced()
-            except Exception:  # what waits for the callback is counted, and must end
+            except Exception:  # the callback must run: counted requests wait for it
                 log.exception("topics not announced")
             callback()
 
@@ -257,8 +258,8 @@ class TopicTable:
             self._notify()
 
     def replace(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> set[str]:
-        """Take over the topics of a master at a version of its table; return those that were
-        removed."""
+        """Replace all topics by those of the master at ``version`` of its table; return those that
+        were removed."""
         gone = self._table.replace(topics, version)
         self._add_system_topics()
         self._notify()

@@ -10,8 +10,9 @@ delete the half message, it moves to TRANS_CHECK_MAX_TIME_TOPIC for an operator 
 The index of open transactions is in memory. The group CID_RMQ_SYS_TRANS has two offsets: one in the
 half topic, which never passes an open half message, and one in the op topic, which never passes an
 op message for a half message at or after the first offset. A broker of either kind, Java or
-CometMQ, can resume from them. config/transactions.json saves CometMQ that reading. It also keeps
-the number of checks, for which a Java broker stores the half message again each time:
+CometMQ, can resume by reading both topics from these offsets. With config/transactions.json,
+CometMQ need not read them. The file also keeps the number of checks; a Java broker stores the half
+message again at each check to keep that number:
 
     {"halfOffset":n,"opOffset":n,"logOffset":n,"halves":{halfOffset:[physicalOffset,group,
      storedTimestamp,immunity,checks],...}}
@@ -60,9 +61,9 @@ log = logging.getLogger(__name__)
 
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 TICK_MS: Final = 500
-#: Most half messages checked in one round.
+#: Maximum number of half messages checked in one round.
 CHECKS_A_ROUND: Final = 500
-#: Most op messages read in one round.
+#: Maximum number of op messages read in one round.
 OPS_A_ROUND: Final = 1_000
 #: Shortest interval between two writes of the file.
 SNAPSHOT_INTERVAL_MS: Final = 5_000
@@ -183,6 +184,7 @@ class TransactionState:
         )
 
     def _adopt(self, half_offset: int, half: Half) -> None:
+        """Add an open half message; its first check is due when its immunity ends."""
         left_ms = half.stored_ms + half.immunity_ms - self._clock.wall_ms()
         left_ms = min(max(left_ms, 0), half.immunity_ms)
         self._transactions.index.add(half_offset, half, self._clock.monotonic_ms() + left_ms)
@@ -313,7 +315,7 @@ class CheckBack:
                 try:
                     await self._check(half_offset, half)
                 except (CometError, OSError) as error:
-                    # Each of them is put off below: one that is not is never checked again.
+                    # Put it off all the same: otherwise it would never be checked again.
                     log.error(
                         "transaction check failed half_offset=%d error=%s", half_offset, error
                     )
@@ -323,6 +325,7 @@ class CheckBack:
         return len(found)
 
     async def _check(self, half_offset: int, half: Half) -> None:
+        """Ask a producer for the outcome of a transaction, or give the transaction up."""
         record = await find_record(self._store, half.physical_offset)
         if index_changed(self._transactions, half_offset, half):
             return  # it ended during the disk read

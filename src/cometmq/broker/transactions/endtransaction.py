@@ -7,8 +7,8 @@ TransactionalMessageBridge.java).
     rollback    the op message alone is stored
     unknown     nothing changes; broker/transactions/checkback.py asks again
 
-A transaction ends once: a second request to end it gets the error that nothing is open at this
-offset. Copy and op message are appended in one turn, so a disk failure loses both or none.
+A transaction ends once: a second request to end it is answered with an error. Copy and op message
+are appended in one turn, so a disk failure loses both or none.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Number of half messages cached in the form in which they will be delivered, and the largest body
-#: cached. Most commits come soon, and then need not read the half message.
+#: Maximum number of half messages that are cached in the form in which they will be delivered, and
+#: the largest body cached. Most commits come soon, and then need not read the half message.
 MAX_REMEMBERED: Final = 2_048
 _MAX_REMEMBERED_BYTES: Final = 8_192
 #: Properties of op messages; the tag means that the named half message has ended.
@@ -177,6 +177,7 @@ class Transactions:
         return None
 
     def _open(self, header: EndTransaction) -> Half:
+        """Return the open transaction that a request names. Raises BadRequest if there is none."""
         half = self.index.get(header.tran_state_table_offset)
         if half is None or half.ending:
             state = "has ended or never existed" if half is None else "is ending"
@@ -201,7 +202,7 @@ class Transactions:
             half.ending = False
             peer.reply(request, Reply(error.code, remark=error.remark))
         except Exception as error:
-            # The disk, say. The transaction stays open: its producer is asked again.
+            # Such as an error of the disk. The transaction stays open: its producer is asked again.
             half.ending = False
             log.exception("transaction not ended half_physical=%d", half.physical_offset)
             peer.reply(request, Reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))

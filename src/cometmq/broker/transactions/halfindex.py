@@ -28,9 +28,8 @@ _SPARE_TIMERS: Final = 1_024
 class HalfIndex(OpenTransactions):
     """All open transactions by half offset; they are added in ascending order.
 
-    ``checks`` counts the checks since the start, ``resets`` how often those of a transaction were
-    forgotten. ``get`` returns the open transaction of a half
-    offset, or None.
+    ``checks`` counts the checks since the start, ``resets`` the calls of :meth:`forget_checks`.
+    ``get`` returns the open transaction of a half offset, or None.
     """
 
     def __init__(self) -> None:
@@ -40,6 +39,7 @@ class HalfIndex(OpenTransactions):
         self.get = self.halves.get
         #: Half offsets below ``planned_end`` that have a check time but no timer yet.
         self._fresh: dict[int, None] = {}
+        #: Heap of check times and half offsets.
         self._timers: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ class HalfIndex(OpenTransactions):
 
 
 class OpTrail:
-    """Half offsets that the op messages name, from op offset ``start`` on.
+    """Last half offset that each op message names, from op offset ``start`` on.
 
     ``start`` is never past an op message that names a half message at or after the check group's
     offset in the half topic, because a broker that takes over the store reads op messages from
@@ -127,12 +127,14 @@ class OpTrail:
     def __init__(self, start: int, applied: int) -> None:
         self.start = start
         self.applied = applied
+        #: Last half offset that each op message names.
         self._halves: deque[int] = deque()
+        #: Op offsets after ``applied`` that are applied before it.
         self._early: set[int] = set()
 
     @property
     def known_end(self) -> int:
-        """First op offset whose half offsets are not remembered."""
+        """First op offset that is not remembered."""
         return self.start + len(self._halves)
 
     def stored(self, op_offset: int, half_offset: int) -> None:
@@ -158,7 +160,7 @@ class OpTrail:
             self.stored(op_offset + number, half_offset)
 
     def remember(self, op_offset: int, half_offsets: Iterable[int]) -> None:
-        """Remember the half offsets that an op message names, if it follows the last one
+        """Remember an op message that names ``half_offsets``, if it follows the last one
         remembered and there is room."""
         self._follow(op_offset, max(half_offsets, default=-1))
 
@@ -197,7 +199,7 @@ def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def immunity_ms(properties: Mapping[str, str], default_ms: int) -> int:
-    """Return the time in ms that a half message is left alone before its first check."""
+    """Return the time, in ms, for which a half message is not checked after it was stored."""
     text = properties.get(props.CHECK_IMMUNITY_TIME_IN_SECONDS, "")
     return int(text[:9]) * 1_000 if text.isascii() and text.isdigit() else default_ms
 

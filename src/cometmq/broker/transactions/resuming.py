@@ -1,14 +1,15 @@
-"""Have the producers of a half message asked again, from the first check on (upstream:
-AdminBrokerProcessor.resumeCheckHalfMessage).
+"""Resumption of a transaction's checks: its producers are asked again, from the first check on
+(upstream: AdminBrokerProcessor.resumeCheckHalfMessage). The request names a message:
 
-    open        only forgets its checks: a second half message of it could be committed too
-    given up    is stored as a half message again, once
-    other       is refused
+    open half message    its checks are counted from 0 again; it is not stored again, because both
+                         copies could be committed
+    given up             it is stored as a half message again, once
+    any other            the request is refused
 
 A half message that was made of a given-up one has the physical offset of the latter in its field
-preparedTransactionOffset, which is 0 in all other half messages. So the log alone says what was
-resumed: before a half message is made, the half messages stored after the given-up one are
-searched for it.
+preparedTransactionOffset, which is 0 in all other half messages. So the log alone says which
+messages were resumed: before a half message is made, the half messages stored after the given-up
+one are searched for one that was made of it already.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class ResumeHandler:
         return {RequestCode.RESUME_CHECK_HALF_MESSAGE: self.resume}
 
     async def resume(self, peer: Peer, request: Request[ResumeCheckHalfMessage]) -> Reply:
-        """Resume a message by its offset id; answer once that is stored.
+        """Resume the checks of a message by its offset id; answer once that is stored.
 
         Raise BadRequest for a message that is no half message or whose transaction has ended, and
         StoreError if the half message was not stored.

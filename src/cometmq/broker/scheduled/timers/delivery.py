@@ -10,8 +10,8 @@ offset before which nothing waits, and deletes no further. Messages below the wa
 due later are then stored again, and TIMER_ROLL_TIMES counts how often. Those due within a minute
 stay until they are delivered. The next round of the store deletes the files.
 
-On a full disk, files stay if waiting messages fill more than half of them: copies would take the
-room that they free, and waiting messages are never lost.
+On a full disk, files stay if waiting messages fill more than half of them: their copies would take
+as much space as the files free. Waiting messages are never deleted.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class TimerDelivery:
     """Delivers due rows.
 
     ``delivered`` and ``recalls`` count messages since the start, ``counts`` the delivered ones by
-    topic. ``held`` has the rows with damaged
-    records, by physical offset.
+    topic. ``held`` has the rows with damaged records, by physical offset.
     """
 
     def __init__(
@@ -94,6 +93,7 @@ class TimerDelivery:
         """Deliver all rows of a tick, after its recalls are read."""
         self._forget_recalls(tick)
         pending, slices = self._pending, Slices(self._clock)
+        # Recalls have a negative size; they come first, because they suppress messages.
         for of_recalls in (True, False):
             for at in range(0, len(rows), _PART_BYTES):
                 part = ROW.iter_unpack(rows[at : at + _PART_BYTES])
@@ -142,6 +142,7 @@ class TimerDelivery:
         return [found for row in rows for found in await self._read([row])]
 
     async def _store_all(self, rows: Sequence[Row], found: list[Found]) -> None:
+        """Append rows turn by turn until all are handled; while the store refuses, try again."""
         at = 0
         while at < len(rows):
             stop, error = self._append_some(rows, found, at)
@@ -160,7 +161,7 @@ class TimerDelivery:
     ) -> tuple[int, StoreError | OSError | None]:
         """Append as many rows from ``at`` on as one turn takes.
 
-        Return the index of the first row left, and the error if the store refused it.
+        Return the index of the first row that is left, and the error if the store refused it.
         """
         redelivery = self._redelivery
         redelivery.begin()
@@ -170,7 +171,7 @@ class TimerDelivery:
             except StoreCorrupt as error:
                 self._hold(rows[at], error)
             except OSError as error:
-                # The queue that it is for, say: others need not wait for that one.
+                # For example, its queue cannot be opened. Other messages need not wait for that.
                 if len(self.held) >= MAX_HELD:
                     return at, error
                 self._hold(rows[at], error)
@@ -213,6 +214,7 @@ class TimerDelivery:
             self.counts.add(place[0])
 
     def _hold(self, row: Row, error: StoreCorrupt | OSError) -> None:
+        """Hold a row back for :meth:`retry_held`; at MAX_HELD, drop it."""
         physical = row[2]
         if len(self.held) >= MAX_HELD:
             log.error("timed message given up physical=%d reason=%s", physical, error)
@@ -236,8 +238,8 @@ class Rolling:
     """Rolls waiting messages out of log files that the store wants to delete.
 
     ``free_to`` is the log offset before which nothing waits, as far as known. ``rolled`` counts
-    messages since the start. While ``floor`` is not -1, copies stored from that offset on may not
-    be accounted for.
+    messages since the start. While ``floor`` is not -1, messages whose copies are stored from that
+    log offset on may still count as waiting.
     """
 
     def __init__(
@@ -262,7 +264,8 @@ class Rolling:
         self.rolled = 0
 
     def release(self, end: int, forced: bool) -> int:
-        """Return the log offset up to which the store may delete. It wants to delete up to ``end``.
+        """Return the log offset up to which the store, which wants to delete up to ``end``, may
+        delete.
 
         ``forced`` says that the disk is full. If ``end`` is not free yet, the next :meth:`roll`
         frees it.
@@ -339,8 +342,7 @@ class Rolling:
             except StoreError:
                 self.floor = -1
                 raise
-            # Skipped if cancelled: the copies may be stored, and ``floor`` keeps marking them as
-            # not accounted for.
+            # A cancellation skips this: the copies may be stored then, and ``floor`` stays set.
             for due, _, physical, _ in far[at : at + count]:
                 self._pending.done(physical, due, due)
             self.floor = -1

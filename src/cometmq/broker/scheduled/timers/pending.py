@@ -7,7 +7,7 @@ A row of store/timerfiles.py stands for a message:
              if its bucket is loaded: into the bucket's file and into the wheel
              otherwise: into the bucket's file
     load     copies a bucket's rows from its file into the wheel, ahead of time
-    done     appends a row to the file that ends a wait; for a loaded bucket also notes it in memory
+    done     appends a row that ends a wait to the file; for a loaded bucket also notes it in memory
 
 ``through`` is the last tick delivered completely, ``loaded`` the first bucket that is not in the
 wheel, ``position`` the first queue offset in the timer topic that was not put here.
@@ -115,6 +115,7 @@ class Pending:
         self.loaded = 0
         self.count = 0
         self._loading = -1
+        #: Last tick with rows that are in the wheel only, because their own tick was delivered.
         self._late_tick = 0
         #: Physical offsets of records in loaded buckets whose wait ended before they were due.
         self._gone: set[int] = set()
@@ -265,8 +266,8 @@ def end_wait(pending: Pending, ended: tuple[int, int]) -> None:
 class Intake:
     """Takes in records of the timer topic while the broker runs.
 
-    ``counts`` has their messages by topic, ``delays`` how long after their birth these are due, in
-    seconds.
+    ``counts`` counts their messages by topic; ``delays`` has, by topic, how long after their birth
+    messages are due, in seconds.
     """
 
     def __init__(self, store: MessageStore, pending: Pending) -> None:
@@ -334,7 +335,7 @@ class Intake:
         self._pending.put(waiting)
         if waiting.size > 0:
             self.counts.add(waiting.topic)
-            if waiting.topic in self.counts.by_topic:  # their number has a bound
+            if waiting.topic in self.counts.by_topic:  # a limited number of topics is counted
                 delays = self.delays.setdefault(waiting.topic, Histogram(DELAY_BOUNDS_S))
                 delays.add(max(waiting.due_ms - record.born_ms, 0) // 1_000)
 

@@ -1,5 +1,5 @@
-"""What clients ask of timers: delivery times, and recalls of waiting messages (upstream:
-HookUtils.java, TimerMessageStore.java, RecallMessageProcessor.java). Times come as arguments.
+"""Rules of timed messages: delivery times that clients ask for, and recalls of waiting messages
+(upstream: HookUtils.java, TimerMessageStore.java, RecallMessageProcessor.java).
 
     TIMER_DELAY_SEC, TIMER_DELAY_MS   delay after the send, or after the transaction's commit
     TIMER_DELIVER_MS                  wall clock, ms
@@ -10,8 +10,8 @@ HookUtils.java, TimerMessageStore.java, RecallMessageProcessor.java). Times come
 A delay level overrides all of these. A message whose time has passed is stored as a plain message.
 
 A recall handle identifies a message and the second in which it waits. A recall is a message itself:
-it waits in the same second, and suppresses the delivery of the message it names. Whether that
-message exists is not checked before.
+it waits in the same second, and suppresses the delivery of the message it names. The broker does
+not check whether that message exists.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 #: Upstream's precision: recalls and other brokers identify a message's due time by its second.
 SECOND_MS: Final = 1_000
 _LONG: Final = re.compile(r"[+-]?[0-9]{1,18}")
+#: Properties with which a client asks for a delivery time.
 _WISHES: Final = (props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS, props.TIMER_DELIVER_MS)
 _ANY_WISH: Final = frozenset(_WISHES)
 #: Properties with relative times, and the length of their unit in ms.
@@ -109,7 +110,7 @@ def is_recalled(properties: Mapping[str, str], recalled: Mapping[str, int]) -> b
 
 
 class TimerRules:
-    """The rules under a broker's settings, which may change while it runs."""
+    """The rules that depend on a broker's settings, which may change while it runs."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -168,8 +169,8 @@ class TimerRules:
 
 
 def _own_recall(topic: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the property of a recall that was sent to ``topic``, as far as its sender may say it:
-    it names a message of that topic. Raise MessageIllegal for another topic's.
+    """Return the property by which a recall, sent to ``topic``, names its message; none for other
+    messages. Raise MessageIllegal if it names a message of another topic.
     """
     named = properties.get(props.TIMER_DEL_UNIQKEY)
     if named is None:
@@ -183,7 +184,7 @@ def _own_recall(topic: str, properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _wish(properties: Mapping[str, str]) -> tuple[str, int | None]:
-    """Return the property that sets the time, and its number; None instead of a malformed
+    """Return the property that sets the delivery time, and its number; None instead of a malformed
     number."""
     for name in _WISHES:
         text = properties.get(name)

@@ -1,10 +1,12 @@
 """The timed messages of one broker: intake, delivery and snapshots while it runs.
 
-intake     reads records from the timer topic and files them by due time (pending.py)
-load       brings buckets into the wheel before they begin
-delivery   delivers tick by tick (delivery.py)
-save       writes snapshots for the next start (snapshot.py)
-rolling    moves waiting messages out of old log files (delivery.py)
+Its background work, and the modules that do it:
+
+    intake     reads records from the timer topic and files them by due time (pending.py)
+    load       brings buckets into the wheel before they begin
+    delivery   delivers tick by tick (delivery.py)
+    save       writes snapshots for the next start (snapshot.py)
+    rolling    moves waiting messages out of old log files (delivery.py)
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ LOAD_INTERVAL_MS: Final = 1_000
 IDLE_MS: Final = 100
 #: A round that lasts longer than this takes in new messages between two ticks.
 LONG_ROUND_MS: Final = 100
-#: Interval at which the same trouble is logged again.
+#: Shortest interval between two log lines about messages that cannot be taken in.
 QUIET_MS: Final = 60_000
 
 
@@ -50,7 +52,8 @@ class Timers:
     """Owns the timed messages of a store. Call :meth:`recover` before the first append, and
     :meth:`close` after the last.
 
-    ``delayed`` gets what topics get. ``intake`` and ``delivery`` count for metrics, too.
+    ``delayed`` counts the messages that are delivered to topics. ``intake`` and ``delivery`` have
+    counters for metrics.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Timers:
         self.saver = Saver(store, self.pending, self.delivery, self.intake, self.rolling, clock)
         #: Held during a round, and during a rebuild of all files.
         self._rounds = asyncio.Lock()
+        #: False while a tick may be delivered in part.
         self._is_whole = True
         self._quiet_until_ms = 0
 
@@ -96,8 +100,8 @@ class Timers:
         await self.saver.save()
 
     def release(self, end: int, forced: bool) -> int:
-        """Return the log offset up to which the store may delete. It wants to delete up to
-        ``end``."""
+        """Return the log offset up to which the store, which wants to delete up to ``end``, may
+        delete. ``forced`` says that the disk is full."""
         return min(self.rolling.release(end, forced), self.intake.log_offset())
 
     def facts(self) -> Mapping[str, str]:
@@ -196,8 +200,8 @@ class Timers:
                 await self._rebuild(error)
                 return True
             except OSError as error:
-                # Not begun again: new rows of the bucket go into the wheel since then, and would
-                # be there twice.
+                # Only the read is repeated: new rows of the bucket go into the wheel since
+                # begin_load, and a later begin would add them twice.
                 log.error("timed messages not loaded error=%s", error)
             await self._clock.sleep_ms(LOAD_INTERVAL_MS)
         await pending.end_load(bucket, rows, Slices(self._clock))

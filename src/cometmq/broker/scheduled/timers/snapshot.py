@@ -13,7 +13,7 @@ broker runs and when it stops, and the recovery from it at a start.
     crc          CRC-32 of this text with 0 in this place
 
 The snapshot is written after the log is durable up to ``log_offset`` and the files up to the noted
-lengths. So it is true however the broker ends, and a start only reads the log written since.
+lengths. So it is true however the broker ends, and a start only reads the log from there on.
 
     know    capture a snapshot in memory, between two ticks and within one turn of the event loop
     save    write and sync the files, wait until the log is durable too, then write the snapshot
@@ -76,7 +76,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     crc: int = 0
 
     def note(self) -> dict[int, tuple[int, int]]:
-        """Return length and CRC-32 of each bucket, as the timer files take them."""
+        """Return length and CRC-32 by bucket, the form that the timer files expect."""
         return {bucket: (size, crc) for bucket, size, crc in self.buckets}
 
 
@@ -206,6 +206,7 @@ class Saver:
         )
 
     async def _log_durable(self, offset: int) -> bool:
+        """Sync the log up to ``offset``; return False after a failure or _DURABLE_LIMIT_MS."""
         store = self._store
         deadline_ms = self._clock.monotonic_ms() + _DURABLE_LIMIT_MS
         while store.durable_offset < offset:
@@ -260,7 +261,10 @@ async def _resume(store: MessageStore, pending: Pending, known: Snapshot, slices
 
 
 class _Reading:
-    """One pass over the log."""
+    """One pass over the log, which takes waiting messages and ends of waits into ``pending``.
+
+    Ends of waits before the log offset ``counted_to`` are in the count of ``pending`` already.
+    """
 
     def __init__(
         self, pending: Pending, position: int, held: Held, slices: Slices, counted_to: int = 0
