@@ -3,7 +3,7 @@
     GET /schemas/ids/ID                       {"schema": "..."}
     GET /subjects/SUBJECT/versions/latest     {"id": 7, "version": 2, "schema": "..."}
 
-A schema never changes under its id, so each is asked for once a process.
+The schema of an id never changes, so each id is requested once per process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _NOT_FOUND: Final = 404
 
 
 class RegistryFailed(CometError):
-    """Raised if the registry at ``url`` does not answer, or refuses."""
+    """Raised if a request to ``url`` of the registry fails: no answer, an error status, or an
+    answer without a schema."""
 
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
