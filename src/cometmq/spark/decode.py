@@ -270,6 +270,7 @@ def repaired(data: bytes, starts: Ints) -> tuple[bytes, dict[int, str]]:
 
 
 def _repair(data: bytearray, start: int) -> None:
+    """Make the record at ``start`` decodable: all bytes after its header become its body."""
     size = _INT.unpack_from(data, start)[0]
     flags = _INT.unpack_from(data, start + SYS_FLAG_POSITION)[0]
     head_bytes = head_of(flags).size

@@ -140,6 +140,7 @@ class QueryMetrics(StreamingQueryListener):
             self._failed_tasks.forget(str(event.runId))
 
     def _note_lag(self, name: str, progress: StreamingQueryProgress) -> None:
+        """Set the lag and the age of each topic and broker from the offsets in a report."""
         started_s = datetime.fromisoformat(progress.timestamp).timestamp()
         ended_s = started_s + progress.batchDuration / _MS_PER_S
         history = self._ends.setdefault(str(progress.id), EndHistory())

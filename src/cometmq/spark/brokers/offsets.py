@@ -267,6 +267,8 @@ def _offsets(answers: Iterable[_Answer], code: RequestCode) -> dict[MessageQueue
 
 
 def _sample(answer: _Answer, asked_for: int) -> Sample:
+    """Return the sample in a response to a pull at ``asked_for``. Raises NotConnected,
+    BrokerRefused."""
     response = answer.response
     if response.code == ResponseCode.SUCCESS:
         records = list(iter_decode(response.body, check_crc=False))
@@ -286,6 +288,7 @@ def _topic_queue(queue: MessageQueue) -> h.Header:
 
 
 def _masters(queues: Iterable[MessageQueue], access: Access) -> dict[str, list[MessageQueue]]:
+    """Return the queues by the address of their master. Raises NotConnected if a master is away."""
     wanted = list(queues)
     cluster.prefetch((queue.topic for queue in wanted), access)
     found: dict[str, list[MessageQueue]] = {}

@@ -133,6 +133,7 @@ class Wire:
         self._send(calls, first, deadline_ms)
 
     def _take(self, deadline_ms: int) -> Response:
+        """Return the response to the oldest open request, reading until it arrives."""
         while self._taken not in self._answers:
             self._receive(self._answers, deadline_ms)
         self._taken += 1

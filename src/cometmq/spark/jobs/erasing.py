@@ -241,6 +241,8 @@ def erase(
 def _replace(
     files: ArchiveFiles, path: str, gone: list[str], change: Change, file_bytes: int
 ) -> None:
+    """Write the files ``gone`` again with ``change`` applied, exchange them, and delete the old
+    ones."""
     folders = [part.partition("=")[0] for part in _partition(gone[0])]
     # Named like an attempt at a batch, so that the table's own cleanup recognizes it.
     attempt = f"{_BATCH_FOLDER}00000000-erased-{uuid4().hex[:8]}"

@@ -278,6 +278,7 @@ def write_queues(plan: Plan, queues: list[QueueShares], _: Told) -> tuple[int, i
 
 
 def _write_queue(plan: Plan, queue: QueueShares, rows: npt.NDArray[np.void]) -> int:
+    """Write the files of one queue, with holes for missing offsets. Return the number of files."""
     folder = plan.target / "consumequeue" / queue.topic / str(queue.queue_id)
     folder.mkdir(parents=True)
     per_file = plan.queue_file_bytes // QUEUE_ENTRY_BYTES

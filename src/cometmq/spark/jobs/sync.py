@@ -153,6 +153,7 @@ def _by_hour(changes: DataFrame, group_by: str) -> DataFrame:
 
 
 def _times(changes: DataFrame) -> tuple[dict[str, int], float]:
+    """Return the lags in ms by percentile, and the number of changes per second."""
     stored = f.unix_millis("store_timestamp")
     lag = stored - f.unix_millis("born_timestamp")
     shares = f.array(*(f.lit(percent / 100) for percent in _PERCENTILES))

@@ -117,6 +117,7 @@ def _rows(
     names: tuple[str, ...],
     aside: Quarantine | None,
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one span that match the filter, and report lost messages."""
     if span.gone:
         report_loss(part.queue, span.start, span.stop, options)
         return
@@ -376,6 +377,10 @@ class ReplicaClient:
         return self._pull_from_all(header)
 
     def _pull_from_all(self, header: PullMessage) -> Response:
+        """Ask all replicas, in rounds with pauses, until one returns a final response.
+
+        A master's report that there is no message counts after EMPTY_ROUNDS rounds.
+        """
         failure: ClientError | None = None
         of_master: Response | None = None
         empty_rounds = 0

@@ -132,6 +132,8 @@ def in_order(start: NamedPosition | None, end: NamedPosition | None) -> None:
 
 
 def _named(given: Given, side: str, otherwise: Edge) -> NamedPosition | None:
+    """Return the position in the options of a side, "starting" or "ending"; None if there is
+    none."""
     by_offset, by_time = f"{side}Offsets", f"{side}Timestamp"
     option = only_one(given, (by_offset, by_time, f"{side}OffsetsByTimestamp"))
     if option is None:

@@ -226,6 +226,7 @@ class PullWindow:
         return read(place, moves, answer)
 
     def _dense_part(self, place: PlannedPull, moves: int, answer: Response) -> Received:
+        """Return the part of a response without a filter, and adapt stride and window."""
         stats = self._stats
         if moves < place.expected:
             stats.stride = stride_after(moves, answer)
@@ -240,6 +241,7 @@ class PullWindow:
         return Received(Span(place.start, stop, body), stop, follows=True)
 
     def _filtered_part(self, place: PlannedPull, moves: int, answer: Response) -> Received:
+        """Return the part of a filtered response, and adapt match rate and window."""
         stats = self._stats
         stats.learn(place.rows, moves, answer, filtered=True)
         if moves * 2 < place.expected:

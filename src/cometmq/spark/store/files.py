@@ -194,6 +194,7 @@ def _end_of_file(file: LogFileStatus, start: int, further_bytes: int) -> int:
 
 
 def _follow(handle: StoreFile, file: LogFileStatus, position: int) -> int:
+    """Return the end of the chain of valid records that begins at ``position``."""
     while file.stop - position >= FIXED_BYTES:
         data = read_at(handle, _SEARCH_BYTES, position - file.base)
         stop = check_records(data, 0, len(data), position)
@@ -423,6 +424,8 @@ class ConsumeQueueReader:
         return self._starts[key]
 
     def _find_start(self, physical_min: int, stop: int, near: int) -> int:
+        """Search the file first, then the entry in it."""
+
         def begins_at(offset: int) -> bool:
             found = self.entry(offset)
             return found.is_record and found.physical >= physical_min

@@ -156,6 +156,7 @@ class StoreHoldings:
         return MessageQueue(key[0], self._root.broker_name, key[1])
 
     def _ranges(self, key: Key) -> list[Range]:
+        """Return the ranges of a queue whose entries refer to records in the log."""
         start, stop = self._bounds[key]
         files = self._planner.files_of(key)
         spans: list[tuple[int, int]] = []

@@ -263,6 +263,7 @@ def _narrowed(
     *,
     is_start: bool,
 ) -> RequestedRange:
+    """Return ``requested`` with its start, or with ``is_start`` false its end, at a position."""
     if named is None:
         return requested
     position = named.position

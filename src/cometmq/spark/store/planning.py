@@ -284,6 +284,8 @@ class StorePlanner:
             together(self._look_at, neighbours(names))
 
     def _look_at(self, queues: Sequence[Key]) -> None:
+        """Look up neighbouring queues in sequence: each search begins at the result of the previous
+        one."""
         end = begin = 0
         for key in queues:
             files = self.files_of(key)
@@ -596,6 +598,7 @@ def _places_from(start: int, places: FirstPlaces) -> tuple[FirstPlaces, dict[str
 
 
 def _runs(ids: Collection[int]) -> QueueIds:
+    """Return ids of queues as the bounds of their runs."""
     low, high = min(ids), max(ids) + 1
     if high - low == len(ids):
         return low, high

@@ -217,6 +217,7 @@ def _of_log(part: LogPart, options: StoreOptions) -> Iterator[Read]:
 
 
 def _of_queue(part: QueuePart, options: StoreOptions) -> Iterator[Read]:
+    """Yield the records of a range of a queue, located by its entries."""
     root, listed = part.root.path, part.listed
     reader = ConsumeQueueReader(
         root, part.topic, part.queue_id, None if listed is None else listed.queue
@@ -280,6 +281,7 @@ def _block(
     files: list[LogFileStatus],
     options: StoreOptions,
 ) -> Iterator[Read]:
+    """Read neighbouring records of one log file, and check that they are those of the entries."""
     file = _file_of(int(physical[0]), files)
     try:
         if file is None:

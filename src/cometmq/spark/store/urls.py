@@ -335,6 +335,7 @@ class RemoteFile:
         return page
 
     def _large(self, start: int, stop: int) -> bytes:
+        """Return bytes from the window, after fetching a window that has them."""
         window_stop = self._window_start + len(self._window)
         follows = self._window_start <= start <= window_stop
         if not self._has(start, stop):

@@ -77,6 +77,7 @@ def statistics_of(folder: Folder, name: str) -> str:
 
 
 def _of_footer(footer: pq.FileMetaData) -> str:
+    """Return the statistics of all columns that are not nested."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -249,6 +250,7 @@ class DeltaLakeTable(TableSink):
     # ------------------------------------------------------------------ Delta
 
     def _commit(self, spark: SparkSession, mark: Mark, schema: StructType, change: _Change) -> bool:
+        """Make a commit with the mark. Return False if the table has the batch already."""
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import CommitProperties, Transaction
 

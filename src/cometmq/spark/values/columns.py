@@ -94,6 +94,8 @@ def value_columns(options: ValueOptions | None, schema: t.StructType) -> ValueCo
 
 
 def _format(options: ValueOptions, kind: t.StructType | None) -> ValueFormat:
+    """Return the format that the options name. ``kind`` is the type of the values, if it is
+    known."""
     try:
         match options.format:
             case "json":

@@ -136,6 +136,8 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _typed(flat: DataFrame, columns: t.StructType, place: Sequence[str]) -> DataFrame:
+    """Convert the text values of rows to columns. A value that does not fit makes the row
+    undecodable."""
     values = {each.name: _value(f.col("_row")[each.name], each.dataType) for each in columns}
     wrong = f.concat_ws(
         "; ",

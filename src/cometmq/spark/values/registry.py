@@ -81,6 +81,7 @@ def _asked(url: str, path: str, account: str) -> str:
 
 
 def _fetched(url: str, path: str, account: str) -> str:
+    """Return the schema in the response to a GET request, which is tried _TRIES times."""
     headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
     if account:
         headers["Authorization"] = f"Basic {account}"

@@ -215,6 +215,7 @@ class Encoder:
             self._number += 1
 
     def _message(self, found: _Columns, at: int, topic: str) -> Outgoing:
+        """Return the message of row ``at``. Raises MessageIllegal, UnicodeEncodeError."""
         if topic not in self._checked:
             check_target(topic)
             self._checked.add(topic)

@@ -258,6 +258,7 @@ class Pipeline:
         self._busy.clear()
 
     def _take(self, line: _Line) -> None:
+        """Take the responses of a connection, and repeat failed requests."""
         try:
             found = line.take()
         except (OSError, ProtocolError) as error:
@@ -373,6 +374,7 @@ def _window(queues: list[MessageQueue], start: int, size: int) -> list[MessageQu
 
 
 def _request(queue: MessageQueue, messages: list[Outgoing], group: str) -> Pending:
+    """Return the request that sends messages to a queue: as a batch if there are several."""
     first = messages[0]
     batched = len(messages) > 1
     if batched:
