@@ -2,11 +2,12 @@
 the broker wrote, and index files with the same content.
 
 ``cometmq store repair`` repairs a store in place with one process. This job is for a log without
-queues, or a large one. It writes the folders ``consumequeue`` and ``index`` into the target, which
-must not contain them. The user moves them into the store's directory while no broker runs on it.
-The driver and all executors must be able to access both directories.
+queues, or a large one. It writes the folders ``consumequeue`` and ``index`` into the target. The
+user moves them into the store's directory while no broker runs on it. The driver and all executors
+must be able to access both directories.
 
-Spark tasks run in three stages. Intermediate files are in the target's folder ``aside``:
+Spark tasks run in three stages. Intermediate files are in the target's folder ``aside``. The target
+must contain none of the three folders before.
 
     read_log       per log file: its queue entries, sorted by queue, and its index keys
     write_queues   per QUEUES_A_TASK queues: their files, from the entries of all log files
@@ -79,8 +80,8 @@ class ReportedGap:
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """Result of a run. ``ok`` means that the log has no gaps. ``older`` is the number of records of
-    deleted topics that were created again later; they are in no queue."""
+    """Result of a run. ``ok`` means that the log has no gaps. ``older`` counts records from before
+    a topic was deleted and created again; they are in no queue."""
 
     ok: bool
     records: int
