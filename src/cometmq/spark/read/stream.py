@@ -1,8 +1,8 @@
 """The reader that Spark calls for ``spark.readStream``: micro-batches from one offset of every
 queue to the next.
 
-On the driver, the reader lives in one Python process for as long as the query. Tasks receive a
-pickled copy and use only its options. Only the checkpoint records what was read (see
+On the driver, one Python process keeps the reader as long as the query runs. Tasks receive a
+pickled copy and use only its options. Only the checkpoint records the offsets read (see
 checkpoint.py); offsets committed for a consumer group are for monitoring.
 
 The module needs pyspark 4.2, which introduced read limits.
