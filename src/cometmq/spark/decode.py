@@ -1,15 +1,15 @@
-"""Converts stored records to Arrow, a block at a time, and finds faults of single records; the one
-decoder of all reads.
+"""Converts stored records to Arrow, a block at a time, and finds faults of single records. All
+reads use this decoder.
 
 A block is whole records (see message/record.py) in a buffer of at most 2 GiB. The core copies their
 fields into the buffers of Arrow arrays (``RecordColumns`` in ``speedups``). Only the requested
 columns are touched. Compressed bodies are decompressed one by one.
 
-A record with contradictory sizes is repaired in a copy: all bytes after its header become its body,
-so that the header and the other records can be decoded. Bodies are checked by decompression and by
-CRC, texts for valid UTF-8 and for the grammar of properties. Other clients guess in such cases
-(they replace a broken byte by U+FFFD, or drop a pair without a value); this module reports them as
-faults.
+A record with contradictory sizes is repaired in a copy of the block: all bytes after its header
+become its body, so that the header and the other records can be decoded. Bodies are checked by
+decompression and by CRC, texts for valid UTF-8 and for the grammar of properties. Where other
+clients guess (they replace an invalid byte by U+FFFD, or drop a pair without a value), this module
+reports a fault.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ if TYPE_CHECKING:
 
 
 _MS_MAX: Final = (2**63 - 1) // 1000
-"""The largest milliseconds that fit into microseconds: senders can set any timestamp."""
+"""Largest number of milliseconds that fits into 64 bits as microseconds. Times beyond it are
+clipped, since senders can set any timestamp."""
 _TIMES: Final = {"born_timestamp": "born_ms", "store_timestamp": "store_ms"}
 _TEXTS: Final = frozenset({"topic", "keys", "tags", "msg_id", "born_host", "store_host"})
 _WIDTHS: Final = {name: 8 if kind == "q" else 4 for name, kind in HEAD_FIELDS}
 _INT: Final = Struct(">I")
 
 _TAIL: Final = b"\0\0\0"
-"""The end of a record without topic and properties."""
+"""The end of a record without topic and properties: their lengths, 1 and 2 bytes, are 0."""
 
 _FAULTS: Final = {
     BAD_TOPIC: "topic is not UTF-8",
@@ -78,11 +79,11 @@ class Block:
         *,
         columns: RecordColumns | None = None,
     ) -> None:
-        """Take the records that begin at ``starts``; None means all of a block that holds only
-        records.
+        """Take the records of ``data`` that begin at ``starts``.
 
-        Every length in them is checked; a wrong one raises BadRecord. ``columns``, if given, must
-        be of ``data`` and are not checked again.
+        If ``starts`` is None, ``data`` must hold only records, and all are taken. Raises BadRecord
+        if a length in a record is wrong. ``columns``, if given, must be those of ``data``; they are
+        not checked again.
         """
         if columns is None:
             columns = RecordColumns(data, starts)
@@ -157,8 +158,11 @@ class Block:
             yield whole.slice(start, rows_max)
 
     def column(self, name: str) -> pa.Array:
-        """Return one column, in exactly the Arrow type of the schema. The column for corruption is
-        all null: a block knows of none. Raises BadRecord if a body cannot be decompressed."""
+        """Return one column, in exactly the Arrow type of the schema.
+
+        The column ``_corrupt`` is all null: :func:`batches_with_faults` fills it. Raises BadRecord
+        if a body cannot be decompressed.
+        """
         kind = BY_NAME[name].arrow
         if name in _TEXTS:
             return _array(kind, self._columns.texts(name))
@@ -247,8 +251,10 @@ def record_starts(data: bytes) -> Ints:
 
 
 def repaired(data: bytes, starts: Ints) -> tuple[bytes, dict[int, str]]:
-    """Return the bytes with every record made readable, and the problems by position of the
-    record."""
+    """Return ``data`` with bad records repaired, and the problems by position of the record.
+
+    If no record is bad, the same object is returned.
+    """
     problems: dict[int, str] = {}
     for start in starts.tolist():
         try:
@@ -264,10 +270,12 @@ def repaired(data: bytes, starts: Ints) -> tuple[bytes, dict[int, str]]:
 
 
 def _repair(data: bytearray, start: int) -> None:
+    """Make the record at ``start`` decodable: all bytes after its header become its body."""
     size = _INT.unpack_from(data, start)[0]
     flags = _INT.unpack_from(data, start + SYS_FLAG_POSITION)[0]
     head_bytes = head_of(flags).size
     if size < head_bytes + len(_TAIL):
+        # Flags of IPv6 hosts make the header longer than the record: assume IPv4 hosts.
         _INT.pack_into(data, start + SYS_FLAG_POSITION, flags & ~HOST_BITS)
         head_bytes = HEAD.size
     _INT.pack_into(data, start + MAGIC_POSITION, MAGIC_V1)
@@ -310,7 +318,7 @@ def find_faults(
 def batches_with_faults(
     block: Block, faults: RowFaults, names: tuple[str, ...], rows_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a block. Bad rows have the valid columns and the reason."""
+    """Yield the rows of a block. Bad rows have their valid columns, and ``_corrupt`` the reason."""
     if not len(block):
         return
     arrays = [_column_with_faults(block, faults, name) for name in names]

@@ -1,7 +1,8 @@
-"""For programs that were written for Spark's Kafka source: its options by name, and its columns.
+"""Compatibility with Spark's Kafka source: its option names, and conversions to and from its
+columns.
 
-Options that mean the same have the same name or an alias. Every other one is an error that names
-what to use instead, because a limit that is silently ignored is none.
+Options with the same meaning have the same name or an alias. Any other option of Kafka's source is
+an error that names the replacement, because a limit that is silently ignored limits nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _OTHERS: Final = "kafka."
 
 
 def hint(option: str) -> str:
-    """Return what to use instead of an option of Kafka's source, "" for any other option."""
+    """Return the text that names the replacement of an option of Kafka's source, or ""."""
     name = option.lower()
     found = HINTS.get(name, "")
     if not found and name.startswith(_OTHERS):
@@ -53,11 +54,10 @@ def check_accepted(given: Given) -> None:
 def like_kafka(messages: DataFrame) -> DataFrame:
     """Return messages in the columns of Spark's Kafka source.
 
-    ``key`` (the index keys as bytes), ``value`` (the body), ``topic``, ``partition`` (the queue's
-    id: several brokers have queues of the same id, and ``broker_name`` tells them apart),
-    ``offset``, ``timestamp`` and ``timestampType`` 0 (when the producer made it), ``headers`` (the
-    user's properties and the reserved ones), ``broker_name``. Raises SettingsError if a column is
-    missing that these need.
+    These are ``key`` (the index keys as bytes), ``value`` (the body), ``topic``, ``partition`` (the
+    queue's id), ``offset``, ``timestamp`` (the producer's time, hence ``timestampType`` 0) and
+    ``headers`` (all properties, reserved names included). ``broker_name`` is added, because queues
+    of several brokers have the same id. Raises SettingsError if ``messages`` lack a needed column.
     """
     needed = {
         *("keys", "body", "topic", "queue_id", "queue_offset"),
@@ -85,12 +85,12 @@ def like_kafka(messages: DataFrame) -> DataFrame:
 
 
 def from_kafka(rows: DataFrame) -> DataFrame:
-    """Return rows in the columns that Spark's Kafka sink takes as rows for ``format("rocketmq")``.
+    """Convert rows for Spark's Kafka sink into rows for ``format("rocketmq")``.
 
-    ``value`` becomes the body. ``key`` becomes the index key and the order key, so that rows of one
-    key keep their order; ``headers`` become properties, the last one of a name; ``topic`` stays.
-    Raises SettingsError for a column ``partition`` (queues are chosen by order key) and without
-    ``value``.
+    ``value`` becomes the body. ``key`` becomes the index key and the order key, so that rows with
+    one key keep their order. ``headers`` become properties; of several with one name, the last one
+    counts. ``topic`` stays. Raises SettingsError if there is no column ``value``, or if there is a
+    column ``partition``: queues are chosen by order key.
     """
     if "value" not in rows.columns:
         raise SettingsError("rows", "have no column 'value'")

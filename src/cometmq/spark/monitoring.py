@@ -1,7 +1,7 @@
 """Progress of streaming queries as metrics for Prometheus: lag, rows, durations, failures, losses.
 
-Spark calls a listener in the driver's process after each micro-batch. It is Spark's own interface,
-so queries with other sources are counted too; lag is that of sources with format("rocketmq").
+Spark calls a listener in the driver's process after each micro-batch of any query, so queries with
+other sources are counted too. Lag is measured only for sources with format("rocketmq").
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class QueryMetrics(StreamingQueryListener):
     """A listener that keeps metrics in a registry of prometheus_client.
 
     ``spark.streams.addListener(QueryMetrics())``, and ``prometheus_client.start_http_server(port)``
-    in the driver. A query goes by its ``queryName``, or by its id. The series of a query that ended
-    stay, with ``cometmq_spark_query_active`` 0. With a classic ``session``, failed tasks of the
-    queries are counted, which Spark repeats. ``loss_report`` is the folder that queries write as
-    ``dataLossReport``: its losses are counted.
+    in the driver. The label ``query`` is the ``queryName``, or the id of a query without a name.
+    The series of a query that ended stay, with ``cometmq_spark_query_active`` 0. With ``session``
+    (a classic one, not Spark Connect) failed tasks are counted; Spark repeats such tasks. With
+    ``loss_report``, the folder of the queries' option dataLossReport, lost messages are counted.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class QueryMetrics(StreamingQueryListener):
         )  # fmt: skip
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Note a query's name."""
+        """Keep a query's name, and show the query as active."""
         name = event.name or str(event.id)
         self._names[str(event.id)] = name
         self._ends[str(event.id)] = EndHistory()
@@ -109,11 +109,11 @@ class QueryMetrics(StreamingQueryListener):
         self._failures.labels(name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Take the progress of a micro-batch."""
+        """Update the metrics from the report of a micro-batch."""
         progress = event.progress
         name = progress.name or str(progress.id)
         self._rows.labels(name).inc(max(progress.numInputRows, 0))
-        # Spark has no finite rate of a batch that took no time.
+        # Spark reports no finite rate for a batch that took no time.
         rate = progress.processedRowsPerSecond or 0.0
         self._rate.labels(name).set(rate if math.isfinite(rate) else 0)
         self._seconds.labels(name).observe(progress.batchDuration / _MS_PER_S)
@@ -126,10 +126,10 @@ class QueryMetrics(StreamingQueryListener):
         self._note_failures(name, str(progress.runId), has_ended=False)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Do nothing: an idle query has read what there was."""
+        """Do nothing: an idle query has read all messages, so no metric changes."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Note the end of a query, and whether it failed."""
+        """Show a query as ended, and count its failure if it has one."""
         name = self._names.pop(str(event.id), str(event.id))
         self._ends.pop(str(event.id), None)
         self._active.labels(name).set(0)
@@ -140,6 +140,7 @@ class QueryMetrics(StreamingQueryListener):
             self._failed_tasks.forget(str(event.runId))
 
     def _note_lag(self, name: str, progress: StreamingQueryProgress) -> None:
+        """Set the lag and the age of each topic and broker from the offsets in a report."""
         started_s = datetime.fromisoformat(progress.timestamp).timestamp()
         ended_s = started_s + progress.batchDuration / _MS_PER_S
         history = self._ends.setdefault(str(progress.id), EndHistory())
@@ -169,7 +170,7 @@ class QueryMetrics(StreamingQueryListener):
 
 
 class FailedTasks:
-    """Counts the failed tasks of queries, whose jobs Spark groups by the id of the query's run."""
+    """Counts the failed tasks of queries. The job group of a query's jobs is the id of its run."""
 
     def __init__(self, session: SparkSession) -> None:
         self._tracker = session.sparkContext.statusTracker()
@@ -177,8 +178,11 @@ class FailedTasks:
         self._counted: dict[str, frozenset[int]] = {}
 
     def new(self, run_id: str, *, has_ended: bool) -> int:
-        """Return the failed tasks of the jobs that ended since the last call. If the run has ended,
-        all its jobs have, although Spark may not know yet."""
+        """Return the number of failed tasks in the jobs that ended since the last call.
+
+        With ``has_ended`` the run has ended, and a job that Spark still shows as running counts as
+        ended too.
+        """
         known = frozenset(self._tracker.getJobIdsForGroup(run_id))
         counted = self._counted.get(run_id, frozenset()) & known
         jobs = {job: self._tracker.getJobInfo(job) for job in known - counted}
@@ -196,19 +200,22 @@ class FailedTasks:
         return found
 
     def forget(self, run_id: str) -> None:
-        """Forget a run that has ended."""
+        """Drop the job ids of a run that has ended."""
         self._counted.pop(run_id, None)
 
 
 class LossReport:
-    """Reads what is new in a folder of losses (read/losses.py)."""
+    """Reads the lines that were added to a folder of loss reports (read/losses.py)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[Path, int] = {}
 
     def new(self) -> Iterator[tuple[str, str, int]]:
-        """Yield topic, broker and number of messages of each whole line since the last call."""
+        """Yield topic, broker and number of messages of each line added since the last call.
+
+        An unfinished last line is left for the next call.
+        """
         for path in sorted(self._folder.glob("losses-*.jsonl")):
             with path.open("rb") as opened:
                 opened.seek(self._read.get(path, 0))

@@ -20,8 +20,8 @@ EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The progress of a query: its last micro-batch, what it has read, and what is left to read by
-    topic and broker. ``last`` tells the reports of one batch apart."""
+    """The progress of a query: number of the last micro-batch, rows read so far, and messages left
+    to read by topic and broker. ``last`` is the batch and the time of the newest report."""
 
     batch: int = -1
     rows: int = 0
@@ -30,7 +30,7 @@ class Shown:
     last: tuple[int, str] = (-1, "")
 
     def text(self) -> str:
-        """Return the progress in a line."""
+        """Return the progress as one line."""
         left = sum(messages for _, _, messages in self.lag)
         return f"batch {self.batch}: {self.rows:,} rows, {self.rows_per_s:,.0f}/s, {left:,} to read"
 
@@ -47,8 +47,8 @@ class Shown:
 def show_progress(query: StreamingQuery, every_s: float = EVERY_S) -> None:
     """Show the progress of a query until it ends. Raises the query's error, if it fails.
 
-    In Jupyter the cell has a table that changes; elsewhere each change is a line of standard
-    output. An interrupt ends the showing, not the query.
+    In Jupyter the cell shows a table that is updated; elsewhere each change is a line of standard
+    output. An interrupt stops the display, not the query.
     """
     show = _display() or _write
     shown = Shown()
@@ -62,7 +62,7 @@ def show_progress(query: StreamingQuery, every_s: float = EVERY_S) -> None:
 
 
 def after(shown: Shown, progress: Iterable[StreamingQueryProgress]) -> Shown:
-    """Return the progress after the reports of Spark that are newer than it."""
+    """Return ``shown`` updated by those reports of Spark that are newer."""
     for each in progress:
         at = (each.batchId, each.timestamp)
         if at <= shown.last:
@@ -87,7 +87,7 @@ def _write(shown: Shown) -> None:
 
 
 def _display() -> Callable[[Shown], None] | None:
-    """Return what shows a table in the cell of a notebook, or None outside of one."""
+    """Return a function that shows a table in a notebook's cell, or None outside of a notebook."""
     jupyter: Any = sys.modules.get("IPython")
     if jupyter is None or jupyter.get_ipython() is None:
         return None

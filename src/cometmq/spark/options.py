@@ -1,8 +1,8 @@
-"""Options as Spark passes them: looked up by name in any case, parsed, and rejected by name.
+"""Parsing of options: names in any case, values from text, and errors that name the option.
 
 Spark passes all options as text. An unknown option is an error, because a misspelt limit would
 otherwise be ignored. Each entry point (source, sink, stores, jobs) lists the names that it knows
-and parses them here, so that all of them report errors alike.
+and parses its options here, so that all entry points report errors alike.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NoArchive(BadOption):
 
 
 class SparkTooOld(CometError):
-    """Raised if pyspark ``found`` lacks the interfaces for ``what``, which came with ``needed``."""
+    """Raised if ``what`` needs version ``needed`` of pyspark, and version ``found`` is older."""
 
     def __init__(self, what: str, found: str, needed: str) -> None:
         self.what = what
@@ -59,11 +59,11 @@ def by_name(
     aliases: Mapping[str, str] | None = None,
     hint: Callable[[str], str] = lambda option: "",
 ) -> dict[str, str]:
-    """Return the options by their canonical names. They may be given in any case or by an alias
-    (aliases are in lower case).
+    """Return the options by their canonical names.
 
+    ``options`` may have names in any case, or ``aliases`` (from lower case to canonical name).
     Options that Spark adds for itself are left out. Raises BadOption for a name that is not
-    ``known``, with the ``hint`` for it or the closest known name.
+    ``known``, with the ``hint`` for it or the closest known name, and for a name given twice.
     """
     sparks = {name.lower() for name in SPARKS} - {name.lower() for name in known}
     names = {name.lower(): name for name in known} | dict(aliases or {})
@@ -108,8 +108,8 @@ def parsed(name: str, text: str, read: Callable[[str], T]) -> T:
 
 
 def only_one(given: Given, names: Sequence[str]) -> str | None:
-    """Return the one option that is given of some mutually exclusive ones, or None. Raises
-    BadOption if two are given."""
+    """Return which of several mutually exclusive options is given, or None. Raises BadOption if
+    two are given."""
     found = [name for name in names if name in given]
     if len(found) > 1:
         raise BadOption(found[1], f"cannot be given together with {found[0]}")

@@ -1,8 +1,8 @@
 """The lag of a query, in messages and in time, from the progress that Spark reports.
 
-Offsets have no times. The ends of the queues are therefore kept with the times at which they were
-seen. The message at an offset was stored when the end of its queue passed that offset, between two
-of these times.
+Spark reports offsets without store times. The ends of the queues are therefore kept with the times
+at which they were seen. The message at an offset was stored when the end of its queue passed that
+offset, between two of these times.
 """
 
 from __future__ import annotations
@@ -70,11 +70,10 @@ class EndHistory:
 
 
 def lag_of(end: str | None, latest: str | None) -> dict[Place, int]:
-    """Return the number of messages after a batch, by topic and broker.
+    """Return the number of messages that a batch left unread, by topic and broker.
 
-    ``end`` and ``latest`` are offsets of Spark's progress.
-
-    The result is empty for offsets of another source.
+    ``end`` and ``latest`` are the JSON texts endOffset and latestOffset of Spark's progress. The
+    result is empty for offsets of another source.
     """
     offsets = offsets_of(end, latest)
     if offsets is None:
@@ -90,7 +89,10 @@ def lag_of(end: str | None, latest: str | None) -> dict[Place, int]:
 
 
 def offsets_of(end: str | None, latest: str | None) -> tuple[Offsets, Offsets] | None:
-    """Return the offsets that a batch reached and the ends of queues; None for another source."""
+    """Return the offsets that a batch reached, and the last known ends of the queues.
+
+    The parameters are those of :func:`lag_of`. The result is None for another source.
+    """
     reached, newest = _parsed(end), _parsed(latest)
     if reached is None:
         return None

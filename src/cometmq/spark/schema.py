@@ -82,7 +82,7 @@ def arrow_schema(names: tuple[str, ...] = NAMES) -> pa.Schema:
 
 
 def selected(schema: StructType, *, without: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the column names of a user's schema, in its order; ``without`` are other columns.
+    """Return the column names of a user's schema, in its order, except those in ``without``.
 
     Raises BadSchema for an unknown column, a type that differs from the source's, or a NOT NULL
     column.

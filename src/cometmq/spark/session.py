@@ -41,7 +41,7 @@ def local_session(
     memory: str = "1g",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start a Spark that runs its tasks on this machine, or return the session that already runs.
+    """Start a session whose tasks run on this machine, or return the session that already runs.
 
     ``cores`` is the number of tasks that run at once, ``memory`` the heap of the JVM that this
     process starts. ``settings`` take precedence over LOCAL and SETTINGS.
@@ -71,7 +71,7 @@ def activate(session: SparkSession) -> None:
     Spark looks for the format of a write in the thread's active session, and fails with
     DATA_SOURCE_NOT_FOUND if the thread has none. Reads use the session that they belong to.
     """
-    # The public call that makes its session active.
+    # createDataFrame is the public call that makes its session the active one.
     session.createDataFrame([], "unused int")
 
 

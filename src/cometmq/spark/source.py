@@ -1,9 +1,9 @@
 """The data source ``rocketmq``: the class that Spark loads first, in many short-lived processes.
 
-Every Spark session of a machine imports this module when it looks for Python data sources, used or
-not. Until the source is used, the module therefore imports only Spark, and an installation without
-the extra ``spark`` raises no error. Options are parsed when a reader is created, so that a bad one
-fails the query before any task runs.
+Every Spark session on a machine imports this module when it looks for Python data sources, even if
+it never uses this one. At import, the module therefore loads only Spark; its functions import the
+rest. An installation without the extra ``spark`` then raises no error. Options are parsed when a
+reader is created, so that an invalid option fails the query before any task runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _need_spark(needed: str, what: str) -> None:
-    """Raise SparkTooOld if pyspark is older than ``needed``: a major and a minor version."""
+    """Raise SparkTooOld if pyspark is older than ``needed`` ("4.2"), which ``what`` requires."""
     from cometmq.spark.options import SparkTooOld
 
     found = pyspark.__version__
@@ -40,8 +40,10 @@ def _minor(version: str) -> tuple[int, int]:
 def _columns(
     schema: StructType, options: ValueOptions | None
 ) -> tuple[tuple[str, ...], ValueColumns | None]:
-    """Return the columns of messages that a read needs, and how it decodes bodies if it does.
-    Raises BadSchema, BadOption."""
+    """Return the columns of messages that a read needs, and the decoder of bodies or None.
+
+    Raises BadSchema, BadOption.
+    """
     from cometmq.spark.schema import UNDECODABLE, VALUE, selected
 
     if options is None:
@@ -62,8 +64,8 @@ class TopicSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        """Return the DDL of all columns. A user's own schema may name fewer. Raises BadOption if
-        bodies are to be decoded and the options about that do not fit."""
+        """Return the DDL of all columns. A schema that the user sets may name fewer. Raises
+        BadOption if an option about the decoding of bodies is invalid."""
         from cometmq.spark.schema import CORRUPT, DDL
         from cometmq.spark.values.options import of_source
 

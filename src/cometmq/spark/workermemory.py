@@ -1,9 +1,9 @@
 """Memory settings of Spark's Python worker processes: garbage collection and the C heap.
 
 Between two tasks a worker runs a full garbage collection, which takes 25 ms for the modules of
-Spark and Arrow alone. Freezing the loaded modules takes them out of it. glibc returns freed memory
-to the system once it exceeds twice the largest block ever freed. Without a larger limit, most
-memory of the next block of records is mapped page by page again, which costs more than decoding it.
+Spark and Arrow alone. Frozen objects are excluded from it. glibc returns freed memory to the system
+once it exceeds twice the largest block ever freed. Without a larger limit, most memory of the next
+block of records is mapped page by page again, which costs more than decoding the block.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ most."""
 def keep_loaded() -> None:
     """Exempt the objects loaded so far from garbage collection and keep freed memory.
 
-    Only the first call in a process has an effect. It also logs a warning if the core is plain
-    Python.
+    Only the first call in a process has an effect. It also logs a warning if the compiled core is
+    not in use.
     """
     if not gc.get_freeze_count():
         gc.freeze()

@@ -1,12 +1,11 @@
 """Routes of topics and names of brokers, from name servers.
 
-Each process caches routes for ROUTE_TTL_MS. Plans of reads use them. So does every task, through
-:func:`addresses`; without the cache, a task would query a name server for each of its ranges. One
-exchange asks for the routes of all topics.
+Each process caches routes for ROUTE_TTL_MS. Without the cache, a task would query a name server for
+each of its ranges. One exchange asks for the routes of all topics.
 
 While no name server answers, :func:`brokers` returns the last known addresses, as RocketMQ's
-clients do. A task may run in a process that has fetched no route yet, so its plan carries the
-addresses (:func:`learn`).
+clients do. A task may run in a process that has fetched no route yet. The plan of a read therefore
+sends the addresses to its tasks, and they call :func:`learn`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ log = logging.getLogger(__name__)
 ROUTE_TTL_MS: Final = 10_000
 
 AWAY_MS: Final = 2_000
-"""Time for which name servers that did not answer are not asked again for a known address."""
+"""Time for which name servers that did not answer are not asked again, if the address of the broker
+is known."""
 
 MASTER_ID: Final = 0
 
@@ -63,9 +63,9 @@ class Replicas(NamedTuple):
 def routes(
     topics: Iterable[str], access: Access, *, age_max_ms: int = ROUTE_TTL_MS
 ) -> dict[str, TopicRoute]:
-    """Return the routes of those topics that the name servers know, at most ``age_max_ms`` old.
+    """Return the routes of the topics, at most ``age_max_ms`` old.
 
-    Raises NameServersAway, BrokerRefused.
+    A topic that the name servers do not know is missing. Raises NameServersAway, BrokerRefused.
     """
     wanted = list(dict.fromkeys(topics))
     now_ms = _clock.monotonic_ms()
@@ -112,8 +112,9 @@ def queues_of(known: Mapping[str, TopicRoute]) -> list[MessageQueue]:
 def brokers(queue: MessageQueue, access: Access, *, fresh: bool = False) -> list[tuple[int, str]]:
     """Return id and address of each broker that has a queue, the master (id 0) first.
 
-    They are the last known ones while no name server answers. Raises RouteNotFound, NameServersAway
-    if none are known, and NotConnected if the broker is not in the route.
+    While no name server answers, they are the last known ones; if none are known, NameServersAway
+    is raised. Raises RouteNotFound if the topic has no route, and NotConnected if the broker is not
+    in it. ``fresh`` bypasses the cache of routes.
     """
     try:
         _check_away(access)
@@ -147,7 +148,7 @@ def last_known(queue: MessageQueue, access: Access) -> Replicas | None:
 
 
 def learn(replicas: Iterable[Replicas], access: Access) -> None:
-    """Remember brokers that another process knew; they are used while no name server answers."""
+    """Remember brokers that another process knew, for use while no name server answers."""
     for each in replicas:
         _learned[each.topic, each.broker_name, access.nameservers] = each.addresses
 
@@ -165,7 +166,7 @@ def _is_away(access: Access) -> bool:
 
 
 def _check_away(access: Access) -> None:
-    """Raise the last failure again, unless it is old enough to ask the name servers again."""
+    """Raise the last failure of the name servers again if it is less than AWAY_MS old."""
     if _is_away(access):
         raise _away[access.nameservers][1]
 
@@ -198,8 +199,8 @@ def cluster_names(access: Access) -> frozenset[str]:
 def masters(access: Access) -> frozenset[str]:
     """Return the names of the brokers whose master is registered.
 
-    Slaves register no topics. If only slaves of a broker are registered, the route may therefore
-    lack queues that the broker holds. Raises NameServersAway, BrokerRefused.
+    Slaves register no topics, so a route may lack the queues of a broker of which only slaves are
+    registered. Raises NameServersAway, BrokerRefused.
     """
     address, (answer,) = ask_name_server([(_CLUSTER, None)], access)
     found = parse_json(checked(address, _CLUSTER, answer).body, ClusterInfo)

@@ -2,12 +2,12 @@
 committed offsets of consumer groups.
 
 One exchange asks a broker about all its queues, so that a thousand queues cost about as much as
-one. The master is asked; if it is away, another broker of the same name.
+one. The master is asked; if it is away, a slave of the same broker name.
 
-Offsets are committed so that tools show the lag of a query. ``mqadmin consumerProgress`` needs more
-than offsets: the group in the broker's table and a retry topic named after it, which a consumer's
-first heartbeat creates. This module creates them if they are missing. It sends no heartbeat,
-because that would make the group's real consumers rebalance.
+Offsets are committed so that tools show the lag of a query. ``mqadmin consumerProgress`` also needs
+the group in the broker's table and the group's retry topic, which the first heartbeat of a consumer
+creates. This module creates both if they are missing. It sends no heartbeat, because that would
+make the group's real consumers rebalance.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _Header = Callable[["MessageQueue"], h.Header]
 
 @dataclass(frozen=True, slots=True)
 class EndOffsets:
-    """The end of each queue, that is the offset of its next message. The ends of ``copies`` come
+    """The end of each queue: the offset of its next message. The ends of the queues ``copies`` come
     from a slave, which may lag its master."""
 
     by_queue: Mapping[MessageQueue, int]
@@ -59,8 +59,10 @@ class EndOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The first message at an offset, or after it if ``is_gone``. ``size_bytes`` is the mean size
-    of all messages in the response."""
+    """The store time of the message at an offset, and the mean size of the messages from there on.
+
+    With ``is_gone``, that message was deleted: both values are of later messages, or 0.
+    """
 
     store_ms: int
     size_bytes: float
@@ -86,7 +88,8 @@ def ends(asked: Iterable[MessageQueue], access: Access) -> EndOffsets:
 
 
 def latest(asked: Iterable[MessageQueue], access: Access) -> dict[MessageQueue, int]:
-    """Return the end of each queue. Raises the errors of :func:`ends`."""
+    """Return the end of each queue, from a slave if the master is away. Raises the errors of
+    :func:`ends`."""
     return dict(ends(asked, access).by_queue)
 
 
@@ -100,8 +103,8 @@ def earliest(asked: Iterable[MessageQueue], access: Access) -> dict[MessageQueue
 def near_moments(moments: Mapping[MessageQueue, int], access: Access) -> dict[MessageQueue, int]:
     """Return an offset near the first message stored at each queue's moment (ms) or later.
 
-    It is approximate: a 4.x broker returns the nearest message on either side, and any one of
-    several with the same millisecond. Raises the errors of :func:`ends`.
+    It is approximate: a 4.x broker returns the nearest message, which may be an earlier one, and
+    any one of several with the same millisecond. Raises the errors of :func:`ends`.
     """
 
     def header(queue: MessageQueue) -> h.Header:
@@ -115,10 +118,10 @@ def near_moments(moments: Mapping[MessageQueue, int], access: Access) -> dict[Me
 def samples(
     places: Mapping[MessageQueue, int], access: Access, *, rows: int = 1
 ) -> dict[MessageQueue, Sample]:
-    """Return a sample of each queue at one offset: its message and up to ``rows`` messages in all.
+    """Return a sample of each queue at its offset in ``places``, from up to ``rows`` messages.
 
-    Raises the errors of :func:`ends`, and NotConnected if only a slave answers that does not have
-    the message or may not be read.
+    Raises the errors of :func:`ends`, and NotConnected if only a slave answers, and it lacks the
+    message or allows no reads.
     """
 
     def header(queue: MessageQueue) -> h.Header:
@@ -143,7 +146,7 @@ def samples(
 def committed(
     group: str, queues: Iterable[MessageQueue], access: Access
 ) -> dict[MessageQueue, int]:
-    """Return the committed offset of ``group`` for those queues where it has committed one.
+    """Return the committed offset of ``group`` for each queue that has one.
 
     Raises NotConnected, RequestTimedOut, RouteNotFound, BrokerRefused.
     """
@@ -178,9 +181,9 @@ def committed(
 def commit(group: str, offsets: Mapping[MessageQueue, int], access: Access) -> None:
     """Commit offsets of ``group`` on the masters of the queues.
 
-    The first offset of each topic is sent alone: a Java broker may lose one of two that are a
-    group's first in a topic. Raises NotConnected (also if a master is away), RequestTimedOut,
-    RouteNotFound, BrokerRefused.
+    One offset of each topic is sent before the others: of two concurrent first commits of a group
+    in a topic, a Java broker may lose one. Raises NotConnected (also if a master is away),
+    RequestTimedOut, RouteNotFound, BrokerRefused.
     """
     for address, queues in _masters(offsets, access).items():
         firsts = {queue.topic: queue for queue in reversed(queues)}
@@ -192,7 +195,7 @@ def commit(group: str, offsets: Mapping[MessageQueue, int], access: Access) -> N
 
 
 def ensure_group(group: str, queues: Iterable[MessageQueue], access: Access) -> None:
-    """Create the group and its retry topic on the masters of queues that lack them.
+    """Create the group and its retry topic on those masters of the queues that lack them.
 
     Raises the errors of :func:`commit`.
     """
@@ -223,9 +226,9 @@ def with_broker_name(name: str, error: ClientError) -> ClientError:
 def _ask(
     asked: Iterable[MessageQueue], code: RequestCode, header: _Header, access: Access
 ) -> Iterator[_Answer]:
-    """Ask the brokers of queues, in one exchange for all queues of a broker.
+    """Send one request per queue, built by ``header``, in one exchange per broker.
 
-    Raises RouteNotFound; NotConnected or RequestTimedOut if no broker of a name answers.
+    Raises RouteNotFound, and NotConnected or RequestTimedOut if no broker of a broker name answers.
     """
     queues = list(asked)
     cluster.prefetch((queue.topic for queue in queues), access)
@@ -264,6 +267,8 @@ def _offsets(answers: Iterable[_Answer], code: RequestCode) -> dict[MessageQueue
 
 
 def _sample(answer: _Answer, asked_for: int) -> Sample:
+    """Return the sample in a response to a pull at ``asked_for``. Raises NotConnected,
+    BrokerRefused."""
     response = answer.response
     if response.code == ResponseCode.SUCCESS:
         records = list(iter_decode(response.body, check_crc=False))
@@ -283,6 +288,7 @@ def _topic_queue(queue: MessageQueue) -> h.Header:
 
 
 def _masters(queues: Iterable[MessageQueue], access: Access) -> dict[str, list[MessageQueue]]:
+    """Return the queues by the address of their master. Raises NotConnected if a master is away."""
     wanted = list(queues)
     cluster.prefetch((queue.topic for queue in wanted), access)
     found: dict[str, list[MessageQueue]] = {}

@@ -1,8 +1,9 @@
 """Blocking requests to name servers and brokers, for Spark's processes, which have no event loop.
 
 The module keeps one connection per address. Spark reuses its worker processes between
-micro-batches, but also forks and replaces them, so the key includes the process id. All requests of
-the source only read, so one that fails midway is sent again on a new connection.
+micro-batches, but also forks and replaces them, so the key includes the process id. Requests sent
+by :func:`call_many` can be repeated without harm: if a cached connection fails, they are sent again
+on a new one.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ log = logging.getLogger(__name__)
 READ_BYTES: Final = 1 << 18
 
 IN_FLIGHT_MAX: Final = 64
-"""Requests sent before their responses are read: few enough that the buffers of neither side
-fill."""
+"""Maximum number of requests sent before their responses are read. It is small enough that the
+buffers of neither side fill."""
 
 SILENT_WARNING_MS: Final = 30_000
 """Interval of the log lines of a process about a server that does not answer."""
 
 SILENT_MAX: Final = 1_000
-"""Number of servers about which a process remembers that they do not answer."""
+"""Maximum number of silent servers that a process remembers."""
 
 GROUP: Final = "CID_RMQ_SYS_COMETMQ_SPARK"
-"""Consumer group of all reads. Brokers create it on their own and do not list it."""
+"""Consumer group of all reads. The prefix CID_RMQ_SYS_ marks a system group: brokers create it on
+first use and do not list it."""
 
 _OF_ACL: Final = "AclException"
 
@@ -56,8 +58,8 @@ _clock: Final = SystemClock()
 
 
 class Wire:
-    """One connection, used by one thread at a time. Raises NotConnected if it cannot be
-    established."""
+    """One connection, used by one thread at a time. The constructor connects, and raises
+    NotConnected if that fails."""
 
     def __init__(self, address: str, access: Access) -> None:
         self.address = address
@@ -115,6 +117,7 @@ class Wire:
 
     @contextmanager
     def _failing(self, code: int, timeout_ms: int) -> Iterator[None]:
+        """Close the connection if the body fails, and raise NotConnected or RequestTimedOut."""
         try:
             yield
         except TimeoutError:
@@ -130,6 +133,7 @@ class Wire:
         self._send(calls, first, deadline_ms)
 
     def _take(self, deadline_ms: int) -> Response:
+        """Return the response to the oldest open request, reading until it arrives."""
         while self._taken not in self._answers:
             self._receive(self._answers, deadline_ms)
         self._taken += 1
@@ -157,7 +161,7 @@ class Wire:
         self._connection.receive_data(data)
         while self._connection.has_more:
             for event in self._connection.next_events(IN_FLIGHT_MAX):
-                # Requests from the server (such as a changed group) do not concern a reader.
+                # The server also sends requests (such as notices of a changed group): ignore them.
                 if isinstance(event, Answered):
                     answers[event.token] = event.response
 
@@ -189,13 +193,14 @@ def _connect(address: str, access: Access) -> socket.socket:
 
 _wires: Final[dict[Key, Wire]] = {}
 _silent: Final[dict[str, tuple[int, int]]] = {}
-"""When each server that does not answer failed first, and when that was logged last."""
+"""For each server that does not answer, the times (monotonic, ms) of its first failure and of the
+last log line."""
 
 
 def call_many(address: str, calls: Sequence[Call], access: Access) -> list[Response]:
     """Return the responses of ``address``, whatever their codes, in the order of the calls.
 
-    A cached connection that turns out to be dead is replaced once. Raises NotConnected and
+    If a cached connection fails, all calls are sent again on a new one. Raises NotConnected and
     RequestTimedOut.
     """
     if not calls:
@@ -242,8 +247,9 @@ def _now_ms() -> int:
 
 @contextmanager
 def held(address: str, access: Access) -> Iterator[Wire]:
-    """Provide a connection for pipelined requests: the cached one, which may turn out to be dead,
-    or a new one. It returns to the cache if no response is outstanding. Raises NotConnected."""
+    """Provide a connection for pipelined requests: the cached one, which the server may have closed
+    since, or a new one. It returns to the cache if no response is outstanding. Raises
+    NotConnected."""
     key = _key(address, access)
     kept = _wires.pop(key, None)
     wire = Wire(address, access) if kept is None else kept
@@ -269,7 +275,8 @@ def checked(address: str, code: int, response: Response) -> Response:
 
 
 def refusal(address: str, code: int, response: Response) -> BrokerRefused:
-    """Return the error for a failed response. If access was denied, it names the options to set."""
+    """Return the error for a failed response. If access was denied, the error names the options to
+    set."""
     remark = response.remark or "no remark"
     if response.code == ResponseCode.NO_PERMISSION or _OF_ACL in remark:
         remark += (

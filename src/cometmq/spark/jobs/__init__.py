@@ -1,1 +1,1 @@
-"""Ready-made pipelines. Each is a function of a session and its options."""
+"""Ready-made pipelines, called jobs. job.py has the form of a job's module, and the list of all."""

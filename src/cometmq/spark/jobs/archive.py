@@ -1,13 +1,14 @@
 """Copies topics into an archive, each message once, so that they outlive the brokers' retention.
 
-An archive is a table of messages, partitioned by topic and day of storing (UTC). It has the
-source's columns (see schema.py), then ``day`` as ``2026-01-31``, and ``hour`` from 00 to 23 if it
-was created with hours. It is a Parquet or a Delta table, as its folder shows, or an Iceberg table.
+An archive is a table of messages, partitioned by topic and by the day of the store time (UTC). It
+has the source's columns (see schema.py), then ``day`` as ``2026-01-31``, and ``hour`` from 00 to 23
+if it was created with hours. It is a Parquet, Delta or Iceberg table (inputs.kind_of).
 
-A live cluster is read as a stream. The checkpoint records what was read, and the table knows its
-batches, so the run after a killed one continues where that one stopped. Store directories are read
-in one batch, which leaves out what the archive has of each queue. Files get about the requested
-size and are ordered by queue and offset. ``compact`` joins the small files of many small runs.
+A live cluster is read as a stream. The checkpoint records the offsets read, and the table records
+its batches, so a run after a killed one continues where that one stopped. Store directories are
+read in one batch; of each queue, only messages after the last archived offset are added. Files get
+about the requested size and are ordered by queue and offset. The option ``compact`` joins the small
+files of many small runs.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
 QUEUE: Final = ("topic", "broker_name", "queue_id")
 ORDER: Final = (*QUEUE, "queue_offset")
 
-#: Bloom filters of message ids. A search by id then reads only the parts of files that may contain
-#: it. A filter that is not adaptive takes a megabyte, however few the rows are.
+#: Parquet options for Bloom filters of message ids. A search by id then reads only the row groups
+#: that may contain it. A filter that is not adaptive takes a megabyte even for few rows.
 SEARCHABLE: Final = {
     "parquet.bloom.filter.enabled#msg_id": "true",
     "parquet.bloom.filter.adaptive.enabled": "true",
@@ -69,8 +70,8 @@ SMALL: Final = 0.75
 """A file below this fraction of the requested size is joined with others."""
 
 _RUN_OFFSETS: Final = 10_000
-"""Number of consecutive offsets of a queue that stay in one file if a partition is split into
-several."""
+"""Number of consecutive offsets of a queue that stay in one file if compaction splits a partition
+into several files."""
 
 _HOUR_MS: Final = 3_600_000
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -79,7 +80,8 @@ Partition = tuple[str, ...]
 
 
 class CountDiffers(CometError):
-    """Raised if joining wrote another number of rows than it read; nothing was changed."""
+    """Raised if a rewrite of files wrote another number of rows than it read. Nothing was
+    changed."""
 
     def __init__(self, path: str, read: int, written: int) -> None:
         self.path = path
@@ -114,8 +116,8 @@ class ArchiveOptions(InputOptions):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReport:
-    """Result of a run. ``messages`` were added in ``batches``; ``known`` batches already
-    existed."""
+    """Result of a run. ``messages`` were added in ``batches``; ``known`` batches were in the
+    archive already. The numbers of files are those before and after a compaction."""
 
     target: str
     messages: int = 0
@@ -126,18 +128,18 @@ class ArchiveReport:
 
 
 class ArchiveTable(Protocol):
-    """The kinds of tables that an archive can use."""
+    """The methods of a table that an archive needs."""
 
     def apply(self, rows: DataFrame, mark: Mark) -> bool:
-        """Append a batch once."""
+        """Append a batch unless the table has it already. Return whether it was appended."""
 
     def last(self, spark: SparkSession, query: str) -> int:
         """Return the highest batch of a query, NO_BATCH before its first."""
 
 
 def run(spark: SparkSession, options: ArchiveOptions, progress: Progress = silent) -> ArchiveReport:
-    """Archive the current messages, or follow the topics until interrupted if ``every_ms`` is
-    given.
+    """Archive the current messages; with ``every_ms``, follow the topics until interrupted; with
+    ``compact``, compact the archive instead.
 
     Raises BadOption if the options contradict each other.
     """
@@ -191,7 +193,8 @@ def _add_stores(
     table = table_at(options.target, options.format, hours=options.hours)
     rows = messages(spark, options, NAMES).drop("place")
     query = "store-" + hashlib.sha256("\n".join(sorted(options.stores)).encode()).hexdigest()[:16]
-    # Before the archive is read: a commit of an earlier run that comes late has this mark then.
+    # Take the mark before the archive is read: if an earlier run commits its batch after that, both
+    # batches have the same mark, and only the first is accepted.
     mark = Mark(query, table.last(spark, query) + 1)
     try:
         known = ends(read_archive(spark, options.target), options.topics)
@@ -220,7 +223,7 @@ class Archiver:
         self.add(rows, Mark(query, batch))
 
     def add(self, rows: DataFrame, mark: Mark) -> None:
-        """Append a batch unless the archive has it."""
+        """Append a batch unless the archive has it, and count it."""
         seen = Observation()
         observed = rows.observe(seen, f.count("*").alias("messages"))
         if self._table.apply(shaped(observed, self._options), mark):
@@ -235,17 +238,17 @@ class Archiver:
 
 
 def shaped(rows: DataFrame, options: ArchiveOptions) -> DataFrame:
-    """Return the rows as they are written: in tasks of a file's size, ordered by queue and
-    offset."""
+    """Return the rows with the archive's columns, in tasks of about a file's size, ordered by queue
+    and offset."""
     folders = partitions(hours=options.hours)
     return balanced(dated(rows, hours=options.hours), folders, options.file_bytes)
 
 
 def balanced(rows: DataFrame, folders: Sequence[str], file_bytes: int) -> DataFrame:
-    """Return rows in tasks of about a file's size, ordered by queue and offset. ``folders`` are the
-    columns that become folders."""
+    """Return rows in tasks of about ``file_bytes``, ordered by queue and offset. ``folders`` are
+    the columns that become folders."""
     spark = rows.sparkSession
-    # Only adaptive plans join and split tasks by size; Spark turns them off in a stream.
+    # Only adaptive plans join and split tasks by size, and Spark turns them off in a stream.
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     spark.conf.set(_ADVISED, str(file_bytes))
     within = [*folders, *(name for name in ORDER if name not in folders)]
@@ -253,8 +256,8 @@ def balanced(rows: DataFrame, folders: Sequence[str], file_bytes: int) -> DataFr
 
 
 def table_at(path: str, kind: str, *, hours: bool) -> ArchiveTable:
-    """Return the table to write. ``kind`` is parquet or delta; the path itself says whether it is
-    an Iceberg table."""
+    """Return the table to write. ``kind`` is parquet or delta; it is ignored if the path names an
+    Iceberg table."""
     if is_iceberg(path):
         return IcebergArchive(path, partitions(hours=hours), SEARCHABLE)
     if kind == "delta":
@@ -270,8 +273,8 @@ def partitions(*, hours: bool) -> tuple[str, ...]:
 
 
 def dated(messages: DataFrame, *, hours: bool) -> DataFrame:
-    """Return messages in the form of an archive. Days are UTC, whatever the session's time zone
-    is."""
+    """Return messages with the columns of an archive. Days are those of UTC, whatever the session's
+    time zone is."""
     stored_ms = f.unix_millis("store_timestamp")
     day = f.date_from_unix_date(f.floor(stored_ms / (24 * _HOUR_MS)).cast("int")).cast("string")
     found = messages.select(*NAMES).withColumn("day", day)
@@ -324,7 +327,8 @@ def compact(
 
 
 def joined_together(files: Sequence[DataFile], file_bytes: int) -> dict[Partition, list[DataFile]]:
-    """Return the small files of each partition that has several."""
+    """Return the files to join by partition: files smaller than SMALL times ``file_bytes``, where a
+    partition has several."""
     found: dict[Partition, list[DataFile]] = {}
     for file in files:
         if file.size_bytes < file_bytes * SMALL:
@@ -369,12 +373,12 @@ def _join(
 def _read(spark: SparkSession, folder: Folder, names: Sequence[str]) -> DataFrame:
     schema = schema_at(folder)
     reader = spark.read.schema(schema).option("basePath", folder.url(DATA))
-    # Drop the column of the batch, which comes from the folder name.
+    # Drop the column ``batch``, which Spark derives from the folder names.
     return reader.parquet(*(folder.url(name) for name in names)).select(*schema.names)
 
 
 def _remove_replaced(folder: Folder, before: Replaced, files: Sequence[DataFile]) -> None:
-    """Remove the files that the previous run replaced: readers of that time have finished."""
+    """Remove the files that previous runs replaced. Their readers are assumed to have finished."""
     counting = {file.name for file in files}
     for name in before.gone:
         if name not in counting:

@@ -1,9 +1,9 @@
-"""Checks whole stores: every record, queue entry and index entry, against each other.
+"""Checks whole stores: compares records, queue entries and index entries with each other.
 
-The work is that of ``cometmq store verify``, split into one piece per log file, one per index file,
-and one per few hundred queues. Spark distributes the pieces, so that a cluster that can read the
-directory can check large stores. The store must not change: use the store of a stopped broker, or a
-snapshot of a running broker's store.
+The checks are those of ``cometmq store verify``, split into one piece per log file, one per index
+file, and one per few hundred queues. Spark distributes the pieces over a cluster whose executors
+can read the directory. The store must not change: use the store of a stopped broker, or a snapshot
+of a running broker's store.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class AuditOptions:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """A finding: an error (``damage``) or other information (``note``). ``offset`` is physical, -1
-    for none. ``count`` is the number of cases it stands for."""
+    """A finding: an error (``severity`` damage) or other information (note). ``offset`` is
+    physical, -1 for none. ``count`` is the number of cases that the finding stands for."""
 
     severity: str
     kind: str

@@ -1,11 +1,11 @@
-"""Change messages as a DataFrame. Each message of the topic is one committed change of a table row:
+"""Parsing of change messages as a DataFrame. Each message is one committed change of a table row:
 
     {"table": "regions", "op": "insert"|"update"|"delete", "key": "AD-02", "change": 4711,
      "at_ms": 1772600767089, "row": {...} | null}
 
 ``change`` grows with every change of a row, also across its deletion and re-insertion. ``row`` is
-the whole row after the change; it is null for deletions, and only for them. It stays JSON text, so
-that changes of all tables fit in one DataFrame.
+the whole row after the change; it is null for deletions, and only for them. In the DataFrame,
+``row`` stays JSON text, so that changes of all tables have the same columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS: Final = (
     "broker_name string, queue_id int, queue_offset bigint, body binary, "
     "born_timestamp timestamp, store_timestamp timestamp"
 )
-"""The columns that are read of each message."""
+"""The columns of the source that are needed of each message, as DDL."""
 
 _BODY: Final = "table string, op string, key string, change bigint, at_ms bigint, row string"
 STATE_DDL: Final = (
@@ -34,7 +34,8 @@ STATE_DDL: Final = (
 #: Column where from_json puts a row that does not fit its table's columns.
 _CORRUPT: Final = "_as_it_was"
 STATE: Final = tuple(column.split()[0] for column in STATE_DDL.split(", "))
-"""The columns of a row's newest change that a copy of the tables keeps: table, key, the rest."""
+"""The columns that a copy of the tables keeps of the newest change of each row. The first two are
+the key: table and key."""
 
 
 def parsed(
@@ -43,8 +44,8 @@ def parsed(
     """Return one row per message, with the ``bucket`` of its table and key.
 
     ``problem`` is null for a valid change. Otherwise it says why the body is no change, or how its
-    row differs from the columns of its table in ``schemas`` (DDL by table). Only messages with a
-    problem have their body in ``text``, and they have no bucket.
+    row differs from the columns of its table in ``schemas`` (DDL by table). A message with a
+    problem has its body in ``text`` and a null bucket; for others, ``text`` is null.
     """
     text = f.make_valid_utf8(f.col("body").cast("string"))
     found = messages.withColumn("text", text).withColumn("c", f.from_json("text", _BODY))
@@ -79,9 +80,10 @@ def _problem() -> Column:
 
 
 def _drift(schemas: Mapping[str, str]) -> Column:
-    """Return how a row differs from its table's columns: missing or extra fields, or another type.
+    """Return how the row of the parsed body ``c`` differs from its table's columns: missing or
+    extra fields, or another type.
 
-    Null if it does not differ, or if ``schemas`` lacks the table.
+    The result is null if the row does not differ, or if ``schemas`` lacks the table.
     """
     problem = f.lit(None).cast("string")
     for table, ddl in schemas.items():
@@ -114,7 +116,7 @@ def _drift(schemas: Mapping[str, str]) -> Column:
 def newest(changes: DataFrame) -> DataFrame:
     """Return the newest change of every row: the one with the highest ``change``.
 
-    Of several with that ``change``, the one with the highest queue offset is taken.
+    If several have that ``change``, the one with the highest queue offset is returned.
     """
     last = f.max_by(f.struct(*STATE[2:]), f.struct("change", "queue_offset"))
     chosen = changes.groupBy("bucket", "table", "key").agg(last.alias("last"))
@@ -122,7 +124,7 @@ def newest(changes: DataFrame) -> DataFrame:
 
 
 def with_group_value(changes: DataFrame, field: str) -> DataFrame:
-    """Return each change once, with the value of its row's ``field`` as column ``of``, to group by.
+    """Return each change once, with the value of its row's ``field`` in the column ``of``.
 
     A deletion has no row, so it gets the value that the row had before. A change that was published
     twice is returned once.

@@ -1,8 +1,8 @@
-"""The charts of the report of the job stats: lines over time and bars side by side, as the places
-of their marks. ``templates/charts.html`` draws them as SVG.
+"""The charts of the report of the job stats: computes the positions of lines, bars and labels.
+``templates/charts.html`` draws them as SVG.
 
-Colours come from the page's style (classes ``s0`` to ``s5``), so one drawing serves light and dark.
-Every mark has its exact value as a tooltip.
+Colours come from the page's style (classes ``s0`` to ``s5``), so that the same SVG works in light
+and dark mode. Lines and bars have tooltips with their values.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+#: Width of a chart. All sizes and positions are in SVG units.
 WIDTH: Final = 860
 SERIES: Final = 6
 _LEFT: Final = 64
@@ -40,7 +41,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through points, or the dot of a single one."""
+    """A line through points, or a dot if there is only one."""
 
     title: str
     points: tuple[tuple[float, float], ...]
@@ -48,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Lines over time. ``grid`` has the heights of horizontal lines."""
+    """Lines over time. ``grid`` has the y positions of horizontal lines."""
 
     lines: tuple[Line, ...] = ()
     labels: tuple[Label, ...] = ()
@@ -62,7 +63,7 @@ class LineChart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar from the left edge."""
+    """A bar from the left edge. ``colour`` is the number of a colour, ``y`` the upper edge."""
 
     title: str
     colour: int
@@ -72,7 +73,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """Bars below each other."""
+    """Horizontal bars, one row per name."""
 
     bars: tuple[Bar, ...] = ()
     labels: tuple[Label, ...] = ()
@@ -85,11 +86,11 @@ class BarChart:
 
 
 def line_chart(series: Mapping[str, Mapping[int, int]], step_ms: int) -> LineChart:
-    """Return a chart of rates per second, one line per name, from counts by moment (ms since the
-    epoch).
+    """Return a chart of rates per second, one line per name.
 
-    There are at most SERIES lines; the smallest are added up as ``others``. A moment without a
-    count is 0.
+    ``series`` has for each name the counts by the start of an interval of ``step_ms`` (ms since the
+    epoch); a missing interval counts as 0. There are at most SERIES lines; the smallest series are
+    added up as ``others``.
     """
     chosen = _largest(series)
     moments = [at for points in chosen.values() for at in points]
@@ -128,9 +129,12 @@ def line_chart(series: Mapping[str, Mapping[int, int]], step_ms: int) -> LineCha
 
 
 def bar_chart(rows: Sequence[tuple[str, Mapping[str, float]]], unit: str) -> BarChart:
-    """Return a chart of named groups of bars. A row's values are drawn over one another, with the
-    smallest in front, as suits percentiles. The scale is logarithmic if the largest value is more
-    than 1 000 times the smallest."""
+    """Return a chart with one row of bars per name.
+
+    The bars of a row are drawn over one another, with the smallest in front, which suits
+    percentiles. The scale is logarithmic if the largest value is more than 1 000 times the
+    smallest.
+    """
     values = [value for _, found in rows for value in found.values()]
     if not values:
         return BarChart()

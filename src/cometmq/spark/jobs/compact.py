@@ -1,8 +1,8 @@
-"""Keeps the content of the newest message of each key of a topic in an archive; earlier ones lose
-theirs.
+"""Keeps the content of the newest message of each key of a topic in an archive, and erases that of
+earlier messages.
 
-The rows stay, with their places and times, so queue offsets remain dense. The key is the whole
-value of a message's keys; messages without one stay as they are. ``cometmq store compact`` does the
+The rows stay, with their places and times, so queue offsets remain dense. The key is the whole text
+of the column ``keys``. Messages without keys stay as they are. ``cometmq store compact`` does the
 same in the store directories of brokers.
 """
 
@@ -38,7 +38,9 @@ class CompactOptions:
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """Result of a run. ``messages`` are those that a later one with the same keys replaces."""
+    """Result of a run. ``messages`` is the number of messages that a later one with the same keys
+    replaces, ``files`` that of the files with such messages. ``erased`` is false if the run only
+    counted."""
 
     target: str
     erased: bool
@@ -48,7 +50,7 @@ class CompactReport:
 
 
 def run(spark: SparkSession, options: CompactOptions, progress: Progress = silent) -> CompactReport:
-    """Erase the replaced messages, or only count them. Raises BadOption, ArchiveChanged,
+    """Erase the content of replaced messages, or only count them. Raises BadOption, ArchiveChanged,
     CountDiffers."""
     files = files_of(spark, options.target)
 
@@ -75,5 +77,5 @@ def _is_keyed(topic: str) -> Column:
 
 
 def _age() -> Column:
-    """Return a message's time of storing and its place, which orders messages of all brokers."""
+    """Return a message's store time and place, by which messages of several brokers are ordered."""
     return f.struct("store_timestamp", "broker_name", "physical_offset", "queue_id", "queue_offset")

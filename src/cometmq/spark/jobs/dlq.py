@@ -1,9 +1,10 @@
 """Reports the dead letters of a group (counts, topics, retries, times) and sends chosen ones again.
 
-A letter that is sent again has an id derived from its place in the dead-letter queue. Before and
-after sending, the topics are searched for these ids. A letter found there is not sent again,
-whatever the broker does with repeated ids, and the report states how many are missing at the end.
-All consumer groups of a topic receive letters that are sent again.
+A letter that is sent again has an id derived from its place in the dead-letter queue. Before
+sending, the letters' topics are searched for these ids, and a letter that is found is not sent
+again. This does not depend on brokers that drop repeated ids. After sending, the topics are
+searched again, and the report states how many letters are missing. All consumer groups of a topic
+receive letters that are sent again.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class DlqOptions(Reach):
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead letter. ``redriven`` means that its topic has it again."""
+    """A dead letter. ``dead`` is the time when it became one. ``redriven`` means that its topic has
+    it again."""
 
     dead: str
     topic: str | None
@@ -93,7 +95,8 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The dead letters of one topic. ``after`` maps a number of retries to a number of letters."""
+    """The dead letters of one topic. ``after`` maps a number of retries, as text, to the number of
+    letters with these retries. ``why`` has the likely reasons."""
 
     topic: str
     letters: int
@@ -108,9 +111,10 @@ class DlqReport:
     """Result of a run. ``chosen`` of all ``dead`` letters are counted in ``origins``; ``letters``
     lists the newest of them.
 
-    Of the chosen ones, ``before`` had been sent again earlier, ``sent`` were in this run, and
-    ``lost`` cannot be because their topic was not recorded. ``missing`` were sent and are not in
-    their topic; any value but 0 is an error. ``waiting`` is the number of pending retries.
+    Of the chosen letters, ``before`` had been sent again in earlier runs, and ``sent`` were sent in
+    this run. ``lost`` letters cannot be sent, because their topic was not recorded. ``missing``
+    letters were sent and are not in their topic; any value but 0 is an error. ``waiting`` is the
+    number of pending retries.
     """
 
     LINES: ClassVar[str] = "letters"
@@ -185,8 +189,8 @@ def retries(group: str) -> str:
 
 
 def with_origin(rows: DataFrame) -> DataFrame:
-    """Add to dead letters ``origin`` (the topic they were sent to, null if no broker recorded it),
-    ``origin_id`` and ``redrive_id``."""
+    """Return dead letters with added columns: ``origin`` (the topic to which the message was sent;
+    null if no broker recorded it), ``origin_id`` (the id there) and ``redrive_id``."""
     of = f.col("properties")
     return rows.withColumns(
         {
@@ -198,10 +202,10 @@ def with_origin(rows: DataFrame) -> DataFrame:
 
 
 def redrive_id() -> Column:
-    """Return the message id that a dead letter gets whenever it is sent again.
+    """Return the message id that a dead letter gets each time it is sent again.
 
-    It is derived from its place in the dead-letter queue. It has the form of a client's id, with a
-    loopback address.
+    The id is derived from the letter's place in the dead-letter queue. It has the form of a
+    client's id, with a loopback address.
     """
     place = f.concat_ws("|", "topic", "broker_name", "queue_id", "queue_offset")
     digest = f.upper(f.sha2(place.cast("binary"), 256))
@@ -243,7 +247,8 @@ def unreadable(topic: str, nameservers: str) -> BadOption:
 
 def _counts(options: DlqOptions) -> tuple[int, int]:
     """Return the number of dead letters on the brokers, and of retries not delivered to the group
-    yet."""
+    yet. With ``make_readable``, make a write-only topic readable first; else raise BadOption for
+    it."""
     topic = dead_letters(options.group)
     with options.connect(options.nameservers) as client:
         admin = Admin(client.inner.session)
@@ -288,7 +293,7 @@ def _read(spark: SparkSession, options: DlqOptions) -> DataFrame:
 
 
 def _inputs(options: DlqOptions) -> InputOptions:
-    """Return the cluster as an input, which is reached as the options say."""
+    """Return the cluster as an input, with the options to connect."""
     return InputOptions(nameservers=options.nameservers, read_options=options.source_options())
 
 

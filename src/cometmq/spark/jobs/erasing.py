@@ -1,9 +1,11 @@
-"""Erasure of messages in an archive: files with selected rows are replaced by files with the same
-rows, of which the selected ones have lost their content (message/tombstone.py).
+"""Erasure of messages in an archive, for the jobs compact and redact. Files with selected rows are
+replaced by files with the same rows, in which the selected rows have no content
+(message/tombstone.py).
 
-A row keeps its place: topic, queue, offsets, times and size. The exchange is one atomic step; the
-replaced files are deleted right after it, as are those that earlier runs replaced. A run that is
-killed before the exchange changes nothing; after it, the next run deletes the rest.
+A row keeps its topic, queue, offsets, times and size. The files are exchanged in one atomic step,
+and the replaced files are deleted right after it. A run that is killed before the exchange changes
+nothing. If a run is killed later, the next run deletes the replaced files of a Parquet archive, and
+reports those of a Delta archive as ``left``.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _FILE: Final = "_cometmq_file"
 _BATCH_FOLDER: Final = "batch="
 
 Change = Callable[[DataFrame], DataFrame]
-"""A function of rows that returns as many rows."""
+"""Function that changes or adds columns, and keeps the number of rows."""
 
 
 class ArchiveChanged(CometError):
@@ -57,7 +59,7 @@ class ArchiveChanged(CometError):
 
 @dataclass(frozen=True, slots=True)
 class TopicErasure:
-    """The selected messages of a topic, and the number of files that they are in."""
+    """The number of selected messages of a topic, and of the files that contain them."""
 
     topic: str
     messages: int
@@ -68,7 +70,7 @@ class TopicErasure:
 class Erased:
     """Result of an erasure: the topics with selected messages, and the number of files to replace.
 
-    ``left`` are data files in the folder that are not files of the archive: those of unfinished
+    ``left`` are data files in the folder that do not belong to the archive: those of unfinished
     runs, and those that Delta keeps for earlier versions.
     """
 
@@ -83,7 +85,7 @@ class Erased:
 
 
 class ArchiveFiles(Protocol):
-    """The files of an archive as they are when this is made."""
+    """The files of an archive, listed when the object is created."""
 
     spark: SparkSession
     folder: Folder
@@ -91,16 +93,18 @@ class ArchiveFiles(Protocol):
     names: list[str]
 
     def rows(self, names: Sequence[str]) -> DataFrame:
-        """Return the rows of files with their columns and the path of each row's file."""
+        """Return the rows of files, with the path of each row's file in the column _FILE."""
 
     def exchange(self, gone: Sequence[str], made: Sequence[StoredFile]) -> bool:
-        """Replace files atomically; return False if another run has replaced one of them."""
+        """Replace the files ``gone`` by ``made`` atomically. Return False if another run has
+        replaced one of them."""
 
     def outdated(self) -> list[str]:
-        """Return the names of files that earlier versions of the archive had, and that exist."""
+        """Return the names of files that were replaced in earlier versions and still exist."""
 
     def log_entries_with(self, texts: Sequence[str]) -> list[str]:
-        """Return the names of log entries that contain one of the texts, as bounds of a column."""
+        """Return the names of log entries that contain one of the texts, such as a column's
+        bound."""
 
 
 class _ParquetFiles:
@@ -208,7 +212,7 @@ def erase(
     """Erase the selected rows of an archive, or only count them.
 
     ``select`` adds the column SELECTED. ``content_erased`` removes the content of selected rows,
-    and that column. Raises ArchiveChanged, CountDiffers.
+    and the column SELECTED. ``path`` is the archive's. Raises ArchiveChanged, CountDiffers.
     """
     if not files.names:
         return Erased((), 0, _unknown(files))
@@ -237,6 +241,8 @@ def erase(
 def _replace(
     files: ArchiveFiles, path: str, gone: list[str], change: Change, file_bytes: int
 ) -> None:
+    """Write the files ``gone`` again with ``change`` applied, exchange them, and delete the old
+    ones."""
     folders = [part.partition("=")[0] for part in _partition(gone[0])]
     # Named like an attempt at a batch, so that the table's own cleanup recognizes it.
     attempt = f"{_BATCH_FOLDER}00000000-erased-{uuid4().hex[:8]}"
@@ -256,28 +262,29 @@ def _replace(
 
 
 def _partition(name: str) -> list[str]:
-    """Return the folders of a file that hold the values of partition columns."""
+    """Return the folders in a file's name that have the values of partition columns."""
     folders = name.split("/")[:-1]
     return [part for part in folders if "=" in part and not part.startswith(_BATCH_FOLDER)]
 
 
 def _name_of(folder: Folder, url: str) -> str:
-    """Return the name of a file in a folder from the URL that Spark has for the file."""
+    """Return a file's name relative to the folder, from the URL by which Spark names the file."""
     root = folder.url("").partition(":")[2].strip("/")
     return unquote(url).partition(":")[2].lstrip("/").removeprefix(f"{root}/")
 
 
 def _unknown(files: ArchiveFiles) -> tuple[str, ...]:
-    """Return the data files in the folder that are not files of the archive."""
+    """Return the data files in the folder that do not belong to the archive."""
     known = set(files.names)
     found = [file.name for file in files.folder.files("") if file.name.endswith(".parquet")]
     return tuple(name for name in found if name not in known and not name.startswith("_"))
 
 
 def without_content(cause: str, keys: Sequence[str], schema: StructType) -> Change:
-    """Return what removes the content of selected rows of a table with this schema.
+    """Return a function that removes the content of selected rows of a table with this schema.
 
-    ``keys`` are removed as message ids, too. Columns that may not be null become empty.
+    ``cause`` is recorded in the property ERASED. Message ids and property values that are one of
+    ``keys`` are removed too. Columns that may not be null become empty.
     """
 
     def no_text(name: str) -> Column:

@@ -1,8 +1,8 @@
 """An archive that is an Iceberg table: ``iceberg://CATALOG/NAMESPACE.TABLE``.
 
-CATALOG is a catalogue of pyiceberg's configuration. Only the driver needs it; the executors read
-and write the table's files. The table is partitioned by topic and day, and by hour if it was made
-so.
+CATALOG is the name of a catalogue in pyiceberg's configuration. Only the driver accesses it; the
+executors read and write the table's files. The table is partitioned by topic and day, and by hour
+if it was created with hours.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ICEBERG: Final = "iceberg://"
 
 
 class IcebergArchive:
-    """The archive at ``url``. Its first batch creates the table. Raises BadOption for another
-    form."""
+    """The archive at ``url``. Its first batch creates the table. Raises BadOption for a URL of
+    another form."""
 
     def __init__(self, url: str, partition_by: Sequence[str], options: Mapping[str, str]) -> None:
         catalog, self._identifier = parts_of(url)
@@ -33,7 +33,7 @@ class IcebergArchive:
         self._table = IcebergTable(self._identifier, catalog=catalog, options=dict(options))
 
     def apply(self, rows: DataFrame, mark: Mark) -> bool:
-        """Append a batch once."""
+        """Append a batch unless the table has it already. Return whether it was appended."""
         self._create(rows.schema)
         return self._table.apply(rows, mark)
 
@@ -49,7 +49,7 @@ class IcebergArchive:
             return
         catalog.create_namespace_if_not_exists(self._identifier.rpartition(".")[0])
         try:
-            # One commit: a table that is there has its partitions.
+            # Create table and partitions in one commit, so that no table exists without them.
             with (
                 catalog.create_table_transaction(self._identifier, arrow_columns(schema)) as change,
                 change.update_spec() as spec,
@@ -67,7 +67,7 @@ def is_iceberg(path: str) -> bool:
 
 
 def parts_of(url: str) -> tuple[str, str]:
-    """Return the catalogue's name and the table's. Raises BadOption for another form."""
+    """Return the names of the catalogue and the table. Raises BadOption for another form."""
     catalog, _, table = url.removeprefix(ICEBERG).partition("/")
     if not catalog or "." not in table.strip(".") or "/" in table:
         raise BadOption("target", f"{url!r} is not {ICEBERG}CATALOG/NAMESPACE.TABLE")

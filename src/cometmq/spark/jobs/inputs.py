@@ -1,6 +1,6 @@
 """The inputs of a job: a live cluster, store directories, an archive, or several of them at once.
 
-Every input has the source's columns (see schema.py), so jobs need not distinguish them. Time
+Every input has the source's columns (see schema.py), so jobs need not distinguish the inputs. Time
 ranges apply to the store time, and are exact.
 """
 
@@ -35,11 +35,9 @@ IDENTITY: Final = (
     *("topic", "queue_id", "queue_offset", "physical_offset"),
     *("store_timestamp", "store_host", "msg_id"),
 )
-"""Columns that together identify a stored message. They are the same in every copy of it.
-
-The broker's name is not one of them: a record does not contain it, so it may be unknown for a store
-directory.
-"""
+"""Columns that together identify a stored message. They are the same in every copy of the message.
+The broker's name is not among them: a record does not contain it, so it may be unknown for a store
+directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +60,8 @@ class InputOptions(Reach):
     ] = None
 
     def named(self) -> tuple[str, ...]:
-        """Return the inputs that are given. Raises BadOption if there is none."""
+        """Return the names of the given inputs: LIVE, STORE, ARCHIVE. Raises BadOption if there is
+        none."""
         given = {LIVE: self.nameservers, STORE: self.stores, ARCHIVE: self.archive}
         found = tuple(place for place, value in given.items() if value)
         if not found:
@@ -89,8 +88,9 @@ def messages(
 
 
 def once(found: DataFrame, order: Sequence[str] = (LIVE, STORE, ARCHIVE)) -> DataFrame:
-    """Return each message once. ``places`` lists the inputs that have it; the other columns are
-    taken from the first input in ``order``. The rows must have the columns of IDENTITY."""
+    """Return each message once. The new column ``places`` lists the inputs that have it; the other
+    columns are taken from the first of these in ``order``. The rows must have the columns of
+    IDENTITY."""
     rank = f.array_position(f.array(*map(f.lit, order)), f.col("place"))
     kept = [name for name in found.columns if name not in {*IDENTITY, "place"}]
     grouped = found.groupBy(*IDENTITY).agg(
@@ -147,7 +147,8 @@ def kind_of(spark: SparkSession, path: str) -> str:
 def _read_delta(spark: SparkSession, path: str) -> DataFrame:
     """Return the rows of a Delta table.
 
-    Compacted files and the files of batches are in different folders, so they are read separately.
+    Delta's compaction writes files outside the folder of batches. Spark needs one base path for
+    partition columns, so the two kinds of files are read separately.
     """
     from deltalake import DeltaTable
 
@@ -167,7 +168,8 @@ def _read_delta(spark: SparkSession, path: str) -> DataFrame:
         if chosen:
             reader = spark.read.schema(schema).option("basePath", base)
             rows = reader.parquet(*(folder.url(name) for name in chosen))
-            found.append(rows.select(*schema.names))  # drops the folder's batch column
+            # The selection drops the column ``batch``, which Spark derives from the folder names.
+            found.append(rows.select(*schema.names))
     return reduce(DataFrame.unionByName, found)
 
 

@@ -1,18 +1,18 @@
-"""The form of a job: its options, its progress and its result; the list of all jobs; and a pool of
-workers for jobs that share out work by pieces.
+"""The form of a job (options, progress, result), the list of all jobs, and a pool that runs pieces
+of work as Spark tasks.
 
 A job NAME is a module of this package with three names:
 
     NameOptions     a frozen dataclass: the options of the job. The annotation of a field holds its
                     help: ``since_ms: Annotated[int | None, JobOption("...", name="since",
-                    read=moment_ms)] = None``. Fields without it are options too, under their own
-                    names
+                    read=moment_ms)] = None``. A field without a JobOption is an option too, under
+                    its own name
     NameReport      a frozen dataclass: the result. A field ``ok`` that is false means that the job
                     found an error in the data that it checks
     run             ``run(spark, options, progress=silent) -> NameReport``
 
-Modules are imported on use: listing the jobs is cheap and needs no Spark. Spark reports the
-progress: the finished tasks of a batch, and the offsets that a stream has reached.
+A job's module is imported when the job is used, so that listing the jobs is cheap and needs no
+Spark. Progress is what Spark reports: finished tasks of a batch, or offsets that a stream reached.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class JobProgram:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job's name, which is its module's, and its summary."""
+    """The name of a job, which is that of its module, and its summary."""
 
     name: str
     summary: str
@@ -64,8 +64,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobOption:
-    """One option: its help; whether it is ``positional``; its name if it differs from the field's;
-    the parser of its text (raises ValueError)."""
+    """One option of a job. ``name`` is set if it differs from the field's. ``read`` parses the text
+    and raises ValueError."""
 
     help: str
     positional: bool = False
@@ -89,11 +89,11 @@ JOBS: Final = (
 BY_NAME: Final = {job.name: job for job in JOBS}
 
 Progress = Callable[[str, int, int], None]
-"""Called with a stage's name, the amount done, and the total (0 while it is unknown)."""
+"""Function called with a stage's name, the amount done, and the total (0 while it is unknown)."""
 
 Work = Callable[[Any, Any, Callable[[int], None]], Any]
-"""A function of the shared data, of its piece, and of a callback that takes the number of bytes
-read."""
+"""Function that processes one piece. Its arguments are the shared data, the piece, and a callback
+for the number of bytes read."""
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _SIZE: Final = re.compile(r"(\d+)\s*([kmg]i?)?b?", re.IGNORECASE)
@@ -127,7 +127,8 @@ def silent(stage: str, done: int, total: int) -> None:
 
 @contextmanager
 def progress_reported(spark: SparkSession, stage: str, progress: Progress) -> Iterator[None]:
-    """Report the finished tasks of the Spark jobs that this thread starts in the block."""
+    """Report the finished tasks of the Spark jobs that this thread starts in the block, every
+    POLL_S seconds."""
     if progress is silent:
         yield
         return
@@ -169,7 +170,7 @@ def _tasks(tracker: Any, group: str) -> tuple[int, int]:
 def drained(query: StreamingQuery, stage: str, progress: Progress) -> None:
     """Wait for the end of a query with the trigger availableNow, and report its progress.
 
-    Raises StreamingQueryException if it failed.
+    Raises StreamingQueryException if the query fails.
     """
     first: Mapping[str, int] | None = None
     while not query.awaitTermination(_STREAM_POLL_S):
@@ -181,8 +182,8 @@ def drained(query: StreamingQuery, stage: str, progress: Progress) -> None:
 
 
 def advance(first: Mapping[str, int], source: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the number of messages from the offsets ``first`` to the query's position, and to the
-    end of the queues."""
+    """Return the number of messages from the offsets ``first`` to the query's position, and from
+    ``first`` to the end of the queues. ``source`` is the source's part of Spark's progress."""
     here, end = offsets_in(source["endOffset"]), offsets_in(source.get("latestOffset"))
     done = sum(at - first.get(queue, 0) for queue, at in here.items())
     total = sum(max(at, here.get(queue, 0)) - first.get(queue, 0) for queue, at in end.items())
@@ -190,16 +191,16 @@ def advance(first: Mapping[str, int], source: Mapping[str, Any]) -> tuple[int, i
 
 
 def offsets_in(offset: Any) -> dict[str, int]:
-    """Return the offset of every queue in the source's offset, which Spark passes as text or as an
-    object. Returns an empty dict if it passes neither."""
+    """Return the offset of every queue in an offset of the source, which Spark passes as JSON text
+    or as an object; empty for anything else."""
     found = msgspec.json.decode(offset) if isinstance(offset, str) else offset
     queues = found.get("q") if isinstance(found, Mapping) else None
     return {str(queue): int(at) for queue, at in (queues or {}).items()}
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the innermost cause in an error's text, preferring an error of CometMQ if there is
-    one."""
+    """Return the innermost cause in the text of Spark's error: the last error of CometMQ if there
+    is one, else the last Python error."""
     text = str(error).strip()
     raised: list[tuple[str, str]] = _RAISED.findall(text)
     ours = [sentence for name, sentence in raised if name.startswith("cometmq.")]
@@ -211,8 +212,8 @@ def cause_of(error: BaseException) -> str:
 
 
 class SparkPool:
-    """Processes pieces. ``shared`` is the data that each needs. A stage is named after its
-    function."""
+    """Processes pieces of work as Spark tasks. ``shared`` is the data that each piece needs. In the
+    progress, a stage has the name of its function."""
 
     def __init__(self, spark: SparkSession, shared: object, progress: Progress) -> None:
         self._spark = spark
@@ -226,7 +227,8 @@ class SparkPool:
         self._shared.destroy()
 
     def run(self, work: Work, pieces: Sequence[Any]) -> Iterator[Any]:
-        """Yield the results of all pieces. Raises Spark's errors."""
+        """Process each piece in one task, and yield the results in order. Raises Spark's
+        errors."""
         if not pieces:
             return
         shared = self._shared
@@ -242,4 +244,4 @@ class SparkPool:
 
 
 def _nobody(size_bytes: int) -> None:
-    """Ignore the number of bytes read: here progress is counted in tasks."""
+    """Ignore the number of bytes read: the progress of a pool is counted in tasks."""

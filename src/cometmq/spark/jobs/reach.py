@@ -1,7 +1,8 @@
-"""Connection of a job to a live cluster: its account and TLS, for reads, writes and the client.
+"""The options by which a job connects to a live cluster: account and TLS, for reads, writes and the
+client.
 
-The secrets of the account come from a file that only the driver reads, because the list of
-processes shows options. Certificates must be on every machine that reads, under the same paths.
+The secrets of the account come from a file, because the list of processes shows options. Only the
+driver reads this file. Certificates must be on every machine that reads, under the same paths.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _OF_ACCESS: Final = frozenset(map(str.lower, access.OPTIONS)) - {"nameservers", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """The options of a job that reads a live cluster. Naming a file of TLS switches TLS on."""
+    """The options of a job that reads a live cluster. An option with a TLS file switches TLS on."""
 
     credentials: Annotated[
         str, JobOption("File with accessKey and secretKey, as RocketMQ's conf/tools.yml.")
@@ -41,9 +42,9 @@ class Reach:
     )
 
     def source_options(self) -> dict[str, str]:
-        """Return the options of the source: ``read_options``, and those of the other fields.
+        """Return the options of the source: ``read_options``, and those from the other fields.
 
-        Raises BadOption if both give the same one, and for a file that cannot be used.
+        Raises BadOption if an option comes from both, and for a file that cannot be used.
         """
         own = account_options(self.credentials) | self._tls_options()
         given = {name.lower(): name for name in self.read_options}
@@ -53,7 +54,8 @@ class Reach:
         return own | self.read_options
 
     def access_options(self) -> dict[str, str]:
-        """Return those of :meth:`source_options` that the sink has too: account, TLS, timeout."""
+        """Return the part of :meth:`source_options` that the sink takes too: account, TLS,
+        timeout."""
         return {
             name: value
             for name, value in self.source_options().items()
@@ -90,5 +92,5 @@ def account_options(path: str) -> dict[str, str]:
 
 
 def without_account(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options of the source for another cluster, which gets no account of this one."""
+    """Return options of the source without the account, for use with another cluster."""
     return {name: value for name, value in options.items() if name.lower() not in _OF_ACCOUNT}

@@ -2,9 +2,16 @@
 the broker wrote, and index files with the same content.
 
 ``cometmq store repair`` repairs a store in place with one process. This job is for a log without
-queues, or a large one. The target must not contain ``consumequeue``, ``index`` or ``aside``. It
-gets the first two, to be moved into the store's directory while no broker runs on it. The driver
-and all executors must see both directories.
+queues, or a large one. It writes the folders ``consumequeue`` and ``index`` into the target. The
+user moves them into the store's directory while no broker runs on it. The driver and all executors
+must be able to access both directories.
+
+Spark tasks run in three stages. Intermediate files are in the target's folder ``aside``. The target
+must contain none of the three folders before.
+
+    read_log       per log file: its queue entries, sorted by queue, and its index keys
+    write_queues   per QUEUES_A_TASK queues: their files, from the entries of all log files
+    write_index    per index file: the file, from its share of all keys
 """
 
 from __future__ import annotations
@@ -47,12 +54,13 @@ assert _INDEX_ENTRY.itemsize == ENTRY_BYTES
 _SECONDS_MAX: Final = 0x7FFF_FFFF
 QUEUES_A_TASK: Final = 64
 Told = Callable[[int], None]
+"""Callback for the number of bytes read (job.Work)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildOptions:
-    """The directories of the log and of the new files. A number of 0 is replaced by that of the
-    store's existing files if it has some, else by the broker's default."""
+    """The directories of the log and of the new files. For a number of 0, that of the store's
+    existing files is used, or the broker's default if there are no files."""
 
     store: Annotated[str, JobOption("The store directory; only its commitlog is needed.")] = ""
     target: Annotated[str, JobOption("A new directory for consumequeue and index.")] = ""
@@ -63,7 +71,7 @@ class RebuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReportedGap:
-    """Bytes of the log that are no record, and therefore have no entries."""
+    """Bytes of the log that are no record, from ``start`` to ``stop`` (physical offsets)."""
 
     start: int
     stop: int
@@ -72,8 +80,8 @@ class ReportedGap:
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """Result of a run. ``ok`` means that the log has no gaps. ``older`` records belong to topics
-    that were deleted and recreated; they are in no queue."""
+    """Result of a run. ``ok`` means that the log has no gaps. ``older`` counts records from before
+    a topic was deleted and created again; they are in no queue."""
 
     ok: bool
     records: int
@@ -88,7 +96,7 @@ class RebuildReport:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The directories and the sizes of files. ``aside`` is for intermediate files between tasks."""
+    """The directories and the sizes of files. ``aside`` is for the intermediate files."""
 
     target: Path
     aside: Path
@@ -109,7 +117,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class LogShare:
-    """The result for a log file: its entries by topic and queue, its keys, its gaps."""
+    """The result of :func:`read_log`: the entries of each queue (topic, queue id, share), the keys,
+    and the gaps of a log file."""
 
     base: int
     records: int
@@ -161,7 +170,7 @@ def run(spark: SparkSession, options: RebuildOptions, progress: Progress = silen
             names = name_index(plan, list(pool.run(write_index, pieces)))
     finally:
         shutil.rmtree(plan.aside)
-    # A gap at the end of the log is no damage: it is the end itself, or one that a crash left.
+    # An open gap at the end of the log is no damage: it is the end itself, or remains of a crash.
     gaps = tuple(
         ReportedGap(gap.start, gap.stop, gap.problem)
         for log in logs
@@ -182,7 +191,7 @@ def run(spark: SparkSession, options: RebuildOptions, progress: Progress = silen
 
 
 def _queues(logs: Iterable[LogShare]) -> Iterable[QueueShares]:
-    """Yield the queues of all log files, sorted by name."""
+    """Yield the queues of all log files, sorted by topic and id."""
     found: dict[tuple[str, int], list[Share]] = {}
     for log in logs:
         for topic, queue_id, share in log.queues:
@@ -192,7 +201,7 @@ def _queues(logs: Iterable[LogShare]) -> Iterable[QueueShares]:
 
 
 def read_log(plan: Plan, file: FileInfo, told: Told) -> LogShare:
-    """Read one log file. Raises OSError."""
+    """Read one log file, and write its entries and keys to intermediate files. Raises OSError."""
     walk = LogWalk(ReadOnlyFiles(), file.path, file.base, file.size_bytes, plan.delays_ms)
     topics: dict[str, int] = {}
     rows: list[npt.NDArray[np.void]] = [np.empty(0, _ROW)]
@@ -203,7 +212,7 @@ def read_log(plan: Plan, file: FileInfo, told: Told) -> LogShare:
         keys.append(_keys(chunk))
         records += len(chunk)
     all_rows, all_keys = np.concatenate(rows), np.concatenate(keys)
-    # A stable sort: within a queue the order of the log is kept.
+    # lexsort is stable: within a queue, the order of the log is kept.
     ordered = all_rows[np.lexsort((all_rows["queue"], all_rows["topic"]))]
     row_path = str(plan.aside / f"{file.base}-rows.npy")
     key_path = str(plan.aside / f"{file.base}-keys.npy")
@@ -215,7 +224,8 @@ def read_log(plan: Plan, file: FileInfo, told: Told) -> LogShare:
 
 
 def _rows(chunk: Chunk, topics: dict[str, int]) -> npt.NDArray[np.void]:
-    """Return the entries of a chunk. ``topics`` numbers the topics; new ones are added to it."""
+    """Return the queue entries of a chunk. ``topics`` has the number of each topic; new topics are
+    added to it."""
     found = np.empty(len(chunk), _ROW)
     found["topic"] = chunk.of_queues(
         topics.setdefault(topic, len(topics)) for topic, _ in chunk.queues
@@ -254,12 +264,12 @@ def _by_queue(
 
 
 def write_queues(plan: Plan, queues: list[QueueShares], _: Told) -> tuple[int, int, int]:
-    """Write the files of some queues. Return the numbers of files, of entries, and of records that
-    belong to deleted and recreated topics. Raises OSError."""
+    """Write the files of some queues. Return the numbers of files, of entries, and of records of
+    deleted topics. Raises OSError."""
     files = entries = older = 0
     for queue in queues:
         rows = _load(queue.shares)
-        # A decreasing offset begins a recreated topic.
+        # An offset that does not increase shows that the topic was deleted and created again.
         falls = np.flatnonzero(np.diff(rows["offset"]) <= 0)
         life = rows[falls[-1] + 1 :] if len(falls) else rows
         older += len(rows) - len(life)
@@ -269,6 +279,7 @@ def write_queues(plan: Plan, queues: list[QueueShares], _: Told) -> tuple[int, i
 
 
 def _write_queue(plan: Plan, queue: QueueShares, rows: npt.NDArray[np.void]) -> int:
+    """Write the files of one queue, with holes for missing offsets. Return the number of files."""
     folder = plan.target / "consumequeue" / queue.topic / str(queue.queue_id)
     folder.mkdir(parents=True)
     per_file = plan.queue_file_bytes // QUEUE_ENTRY_BYTES
@@ -286,8 +297,8 @@ def _write_queue(plan: Plan, queue: QueueShares, rows: npt.NDArray[np.void]) -> 
 
 
 def write_index(plan: Plan, piece: tuple[int, tuple[Share, ...]], _: Told) -> tuple[int, int]:
-    """Write the index file of this number. Return the number and the store time (ms) of its first
-    entry. Raises OSError."""
+    """Write an index file as ``part-NUMBER``. Return the number and the store time (ms) of its
+    first entry. Raises OSError."""
     number, shares = piece
     keys = _load(shares)
     slot_of = keys["hash"].astype(np.int64) % plan.index_slots
@@ -302,7 +313,7 @@ def write_index(plan: Plan, piece: tuple[int, tuple[Share, ...]], _: Told) -> tu
     previous[order[same]] = order[:-1][same[1:]] + 1
     body["previous"] = previous
     slots = np.zeros(plan.index_slots, ">i4")
-    # The last entry of a slot wins.
+    # A slot refers to its last entry: of several assignments to one index, numpy keeps the last.
     slots[slot_of[order]] = order + 1
     header = HEADER.pack(
         int(times[0]), int(times[-1]), int(keys["physical"][0]), int(keys["physical"][-1]),
@@ -318,8 +329,8 @@ def write_index(plan: Plan, piece: tuple[int, tuple[Share, ...]], _: Told) -> tu
 
 
 def name_index(plan: Plan, written: list[tuple[int, int]]) -> list[str]:
-    """Rename index files as brokers name them: by the time of the first entry, in order. Return the
-    names."""
+    """Rename the index files to names like those of brokers, from the time of the first entry. Each
+    name is later than the previous one. Return the names."""
     last_ms = -1
     names: list[str] = []
     for number, first_ms in sorted(written):
@@ -331,7 +342,7 @@ def name_index(plan: Plan, written: list[tuple[int, int]]) -> list[str]:
 
 
 def index_pieces(plan: Plan, keys: list[Share]) -> list[tuple[int, tuple[Share, ...]]]:
-    """Split all keys, in order, into the shares of index files. Entry 0 of a file is unused."""
+    """Split all keys, in order, into numbered index files. Entry 0 of a file is unused."""
     pieces: list[tuple[int, tuple[Share, ...]]] = []
     filling: list[Share] = []
     room = capacity = plan.index_entries - 1

@@ -1,4 +1,4 @@
-"""Erases the content of all messages of some keys from an archive, for requests of erasure.
+"""Erases the content of all messages with certain keys from an archive, for erasure requests.
 
 The rows stay, with their places and times. ``cometmq store redact`` does the same in the store
 directories of brokers.
@@ -54,10 +54,11 @@ class RedactOptions:
 
 @dataclass(frozen=True, slots=True)
 class RedactReport:
-    """Result of a run. ``ok`` is false if an erasure left something.
+    """Result of a run. ``erased`` is false if the run only counted. ``ok`` is false if an erasure
+    left files that may contain erased content.
 
-    ``left`` are data files that are not files of the archive, so they may have any messages, and
-    entries of a Delta log that contain a key as the bound of a column.
+    ``left`` names these files: data files that do not belong to the archive, and entries of a Delta
+    log that contain a key as the bound of a column.
     """
 
     ok: bool
@@ -70,7 +71,8 @@ class RedactReport:
 
 
 def run(spark: SparkSession, options: RedactOptions, progress: Progress = silent) -> RedactReport:
-    """Erase the messages, or only count them. Raises BadOption, ArchiveChanged, CountDiffers."""
+    """Erase the content of the messages, or only count them. Raises BadOption, ArchiveChanged,
+    CountDiffers."""
     keys = options.wanted()
     condition = of_keys(keys, options.topics)
 

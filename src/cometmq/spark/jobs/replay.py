@@ -1,8 +1,8 @@
-"""Sends messages of an archive, of store directories or of topics into a topic again.
+"""Sends messages of an archive, of store directories or of topics to a topic again.
 
 The id of a message is derived from its original place, so a repeated replay sends the same ids. A
-broker that drops repeated ids (``dropRepeatedIdsTopics``) keeps each message once. A rate limit is
-possible, and so is an order: that of each source queue, or that of each order key.
+broker that drops repeated ids (``dropRepeatedIdsTopics``) keeps each message once. Options limit
+the rate, and keep the order of each source queue or of each order key.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 COLUMNS: Final = (*IDENTITY, "broker_name", "keys", "tags", "body", "properties", "flag")
 _PLACE: Final = ("topic", "broker_name", "queue_id", "queue_offset")
 _SENT: Final = (*_PLACE, "body", "tags", "keys", "properties", "flag")
-#: A paced task waits once it is this far ahead of its schedule.
+#: A task with a limited rate waits once it is this far ahead of its schedule.
 _AHEAD_MS: Final = 20
 
 
@@ -55,7 +55,8 @@ class ReplayOptions(InputOptions):
     dry_run: Annotated[bool, JobOption("Only count.")] = False
 
     def target_options(self) -> dict[str, str]:
-        """Return the options of the sink: account and TLS of the target. Raises BadOption."""
+        """Return the sink's options for account and TLS of the target. The account of the source is
+        not used for another target. Raises BadOption."""
         found = self.access_options()
         if self.to_credentials or self.to_namesrv:
             found = without_account(found) | account_options(self.to_credentials)
@@ -64,7 +65,8 @@ class ReplayOptions(InputOptions):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The messages of one topic that are sent. ``bytes`` is the size of their bodies."""
+    """The chosen messages of one topic: their number, the size of their bodies in ``bytes``, and
+    the first and last store time."""
 
     topic: str
     messages: int
@@ -75,8 +77,8 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """Result of a run. ``sent`` is 0 in a dry run, ``sources`` is empty in any other. ``chosen``
-    counts each message once."""
+    """Result of a run to the topic ``to``. In a dry run ``sent`` is 0; in any other run ``sources``
+    is empty. ``chosen`` counts each message once."""
 
     sources: tuple[Source, ...]
     chosen: int
@@ -113,8 +115,8 @@ def chosen(spark: SparkSession, options: ReplayOptions) -> DataFrame:
 
 
 def ordered(rows: DataFrame, order: str) -> DataFrame:
-    """Return rows for the sink. To keep an order, add an order key, and put all rows of a key in
-    one task, in the order in which they were stored."""
+    """Return rows for the sink. To keep an order, add the column ``order_key``, and put all rows of
+    a key in one task, in the order in which they were stored."""
     if order == "none":
         return rows.select(*_SENT)
     key = f.concat_ws("|", "topic", "broker_name", "queue_id")
@@ -142,13 +144,13 @@ def send(rows: DataFrame, topic: str, options: Mapping[str, str]) -> None:
 def paced(rows: DataFrame, rate: int) -> DataFrame:
     """Return the same rows, delivered at about ``rate`` per second by all tasks together."""
     tasks = rows.sparkSession.sparkContext.defaultParallelism
-    # Spark's functions for Arrow batches need pandas, and a paced read need not be fast.
+    # Use an RDD: Spark's functions for Arrow batches need pandas, and speed does not matter here.
     found = rows.rdd.mapPartitions(pace(rate / tasks))
     return rows.sparkSession.createDataFrame(found, rows.schema, verifySchema=False)
 
 
 def pace(per_s: float) -> Callable[[Iterable[T]], Iterator[T]]:
-    """Return a function that passes items on at ``per_s`` per second."""
+    """Return a function that yields its items at ``per_s`` per second."""
 
     def paced_things(things: Iterable[T]) -> Iterator[T]:
         clock, wait = SystemClock(), Event()

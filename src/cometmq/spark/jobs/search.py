@@ -1,8 +1,8 @@
 """Finds messages by key, id, tag, time and text in a live cluster, in store directories and in an
-archive, in one call. A message in several of them is returned once.
+archive, in one call. A message that is in several of them is returned once.
 
-Keys are compared as text. A broker's own index holds only hashes, and only of messages still on
-disk.
+Keys are compared as text. (A broker's own index has only hashes of keys, and only for messages that
+the broker still has.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ORDER: Final = ("store_timestamp", "topic", "queue_id", "queue_offset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions(InputOptions):
-    """The conditions of the search; all that are given must hold."""
+    """The conditions of the search, which are combined with AND."""
 
     key: Annotated[str, JobOption("One whole key of the message.")] = ""
     message_id: Annotated[str, JobOption("The producer's message id or the offset id.")] = ""
@@ -39,7 +39,8 @@ class SearchOptions(InputOptions):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A message that was found. A body that is not UTF-8 is in base64."""
+    """A message that was found. A body that is not UTF-8 is in base64. ``places`` lists the inputs
+    that have the message."""
 
     stored: str
     topic: str
@@ -80,7 +81,7 @@ def run(spark: SparkSession, options: SearchOptions, progress: Progress = silent
 
 
 def matching(spark: SparkSession, options: SearchOptions) -> DataFrame:
-    """Return the matching messages, each once, with COLUMNS and ``places``."""
+    """Return the matching messages, each once, with COLUMNS and ``places`` (inputs.once)."""
     return once(messages(spark, options, COLUMNS, options.tag).where(_wanted(options)))
 
 

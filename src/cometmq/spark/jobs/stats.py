@@ -1,7 +1,7 @@
 """Measures topics: rates, delays until storing, sizes, balance of queues, hot keys, and lag of
 groups.
 
-One pass reads only the headers and tags of the messages, a second one only their keys. The result
+The first pass over the messages reads only headers and tags, the second one only keys. The result
 is written as an HTML file that needs no network, and as a JSON file.
 """
 
@@ -33,7 +33,7 @@ SHARES: Final = (50, 95, 99)
 HEADS: Final = ("topic", "broker_name", "queue_id", "born_timestamp", "store_timestamp")
 _DIMENSIONS: Final = ("topic", "queue", "tag", "bucket")
 
-#: The grouping id has a 1 for every dimension that is not grouped by.
+#: Spark's grouping id of each grouping set: a bit is 1 if its dimension is not grouped by.
 _GROUPED: Final = {"topic": 0b0111, "queue": 0b0011, "tag": 0b0101, "bucket": 0b0110}
 
 
@@ -92,7 +92,8 @@ def write(report: StatsReport, output: Path) -> None:
 
 
 def _cube(spark: SparkSession, options: StatsOptions) -> DataFrame:
-    """Return all measurements but keys in one pass: a row for each topic, queue, tag and bucket."""
+    """Return all figures but those of keys, from one pass: a row for each topic, and for each
+    queue, tag and time bucket of a topic."""
     columns = (*HEADS, "size_bytes", *(("tags",) if options.tags else ()))
     stored = f.unix_millis("store_timestamp")
     tag: Column = f.coalesce("tags", f.lit("")) if options.tags else f.lit("")
@@ -162,8 +163,8 @@ def _rates(rows: Sequence[Row]) -> dict[str, dict[int, int]]:
 
 
 def skews(queues: Sequence[Measured]) -> tuple[Skew, ...]:
-    """Return the balance of each topic's queues, the most uneven topic first. Empty queues are not
-    counted."""
+    """Return the balance of each topic's queues, the most uneven topic first. Queues without
+    messages are left out."""
     by_topic: dict[str, list[Measured]] = {}
     for queue in queues:
         by_topic.setdefault(queue.name.split(" ")[0], []).append(queue)

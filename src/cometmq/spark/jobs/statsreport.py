@@ -1,5 +1,8 @@
-"""The report of the job stats: its figures, and an HTML page of them with charts as inline SVG,
-drawn by ``templates/statistics.html``. The page needs no network."""
+"""The report of the job stats: the classes of its figures, and an HTML page that shows them.
+
+The page is made from ``templates/statistics.html``. Its charts are inline SVG, so it needs no
+network.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from cometmq.spark.jobs.charts import BarChart, LineChart, amount, bar_chart, li
 
 ROWS: Final = 20
 
-#: The length of a moment's text up to its seconds; all are in UTC.
+#: Length of the text of a time up to its seconds. All times are in UTC.
 _SECONDS: Final = 19
 _NONE: Final = "There are no messages"
 
@@ -25,9 +28,8 @@ _BEHIND: Final = "Messages not consumed yet, and the age of the oldest of them."
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Messages of one topic, queue or tag. Lags are from birth to storing, in ms; sizes are those
-    of records, in bytes. Both are given by percentile (``p50``) and maximum. ``per_s`` is the mean
-    rate."""
+    """Figures of one topic, queue or tag. Lags are from the producer's to the store time; sizes are
+    those of records. Both are by percentile (``p50``) and maximum. ``per_s`` is the mean rate."""
 
     name: str
     messages: int
@@ -92,7 +94,8 @@ class StatsReport:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table. ``numbers`` tells which columns have numbers; ``left`` rows are not shown."""
+    """A table of the page. ``numbers`` tells for each column whether it has numbers. ``left`` is
+    the number of rows that are not shown."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -102,7 +105,7 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """A part of the page."""
+    """A part of the page: a title, and a note, charts and a table if it has them."""
 
     title: str
     note: str = ""

@@ -1,14 +1,15 @@
-"""Keeps a copy of tables in step with a topic of their changes, and reports on the changes.
+"""Keeps a copy of tables up to date from a topic of their changes, and reports on the changes.
 
     DIRECTORY/checkpoint          Spark's checkpoint of the stream
     DIRECTORY/changes/batch=N/    every message of micro-batch N, as Parquet
     DIRECTORY/table/              the newest change of every row (see snapshots.py)
     DIRECTORY/report/             report.json, and changes by group and hour as Parquet
 
-Each micro-batch is first written to ``changes``, then the buckets that it touches are merged. The
-highest ``change`` of a row wins, so late or repeated changes undo nothing. Deleted rows are kept as
-such, so that a late change does not revive them. An applied batch is recorded by stream and number
-and is not applied again. Executors write all rows; the driver receives one line per bucket.
+Each micro-batch is first written to ``changes``, then merged into the buckets of ``table`` that it
+touches. The highest ``change`` of a row wins, so late or repeated changes undo nothing. A deleted
+row stays in ``table``, marked as deleted, so that a late change does not restore it. An applied
+batch is recorded by query and number, and is not applied again. Executors write all rows; the
+driver receives only totals and the numbers of buckets.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 class SyncOptions(Reach):
     """The topic to follow and the directory of the copy.
 
-    ``nameservers`` is the source's option. ``group_by`` is the field of a row that the report
-    counts by. ``schemas`` are the columns of tables as DDL; rows are checked against them, and
-    typed copies have them.
+    ``nameservers`` is the source's option. ``group_by`` is the field of a row by which the report
+    counts changes. ``schemas`` are the columns of tables as DDL. Rows are checked against them, and
+    the copies in databases and Delta have these columns.
     """
 
     nameservers: Annotated[str, JobOption("Name servers, separated by ';'.")]
@@ -95,7 +96,8 @@ class SyncOptions(Reach):
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """Result of a run: the live rows of each table, totals, and the report."""
+    """Result of a run: the number of rows of each table without deleted ones, totals, and the
+    report."""
 
     rows: dict[str, int]
     applied: int
@@ -107,10 +109,9 @@ class SyncReport:
 class ChangeReport(msgspec.Struct, frozen=True):
     """Figures about all changes so far.
 
-    ``busiest`` are (group, hour, changes), the most changes first. Lags are from birth to storing,
-    in ms.
-
-    ``per_s`` is the number of changes per second between the first and the last one stored.
+    ``busiest`` are (group, hour, changes), the most changes first. ``lag_ms`` is the time from the
+    producer's to the store time, by percentile. ``per_s`` is the number of changes per second
+    between the first and the last one stored.
     """
 
     changes: int
@@ -152,6 +153,7 @@ def _by_hour(changes: DataFrame, group_by: str) -> DataFrame:
 
 
 def _times(changes: DataFrame) -> tuple[dict[str, int], float]:
+    """Return the lags in ms by percentile, and the number of changes per second."""
     stored = f.unix_millis("store_timestamp")
     lag = stored - f.unix_millis("born_timestamp")
     shares = f.array(*(f.lit(percent / 100) for percent in _PERCENTILES))
@@ -169,9 +171,10 @@ def _times(changes: DataFrame) -> tuple[dict[str, int], float]:
 
 
 class Copies:
-    """Applies each micro-batch to the copy, then to the typed ones: ``foreachBatch(copies)``.
+    """Applies each micro-batch to the copy in the directory, then to the typed copies in databases
+    and Delta: ``foreachBatch(copies)``.
 
-    ``schemas`` are the columns of each table as DDL; a table without one is left out.
+    ``schemas`` are the columns of each table as DDL. A table without a schema has no typed copy.
     """
 
     def __init__(
@@ -208,7 +211,7 @@ class Copies:
                 self._delta[name].apply(of_table, Mark(query, batch))
 
     def after(self, rows: DataFrame, batch: int) -> DataFrame:
-        """Return the rows that a batch touched, in their state after it, including deleted ones."""
+        """Return the current state of the rows that a batch touched, including deleted rows."""
         spark = rows.sparkSession
         folder = str(self._changes / f"batch={batch:08}")
         found = spark.read.parquet(folder).where("problem is null")
@@ -233,7 +236,7 @@ def typed(rows: DataFrame, ddl: str) -> DataFrame:
 
 
 def _merged_tables(table: str, postgres: str, mysql: str) -> list[TableSink]:
-    """Return the table of each database that was named."""
+    """Return the table in each database whose address is not empty."""
     found: list[TableSink] = []
     keys, newest_by, deleted = ("_key",), ("_change",), "_deleted"
     if postgres:
@@ -267,7 +270,7 @@ def catch_up(spark: SparkSession, options: SyncOptions, progress: Progress = sil
 
 def drain(query: StreamingQuery) -> None:
     """Let a query from :func:`start` read to the end of the topic, then stop it. Raises
-    StreamingQueryException if it failed."""
+    StreamingQueryException if the query fails."""
     query.processAllAvailable()
     query.stop()
 
@@ -331,7 +334,7 @@ def _writer(spark: SparkSession, options: SyncOptions) -> DataStreamWriter:
 
 
 class ChangeTable(TableSink):
-    """The copy and the folder of changes; applies each micro-batch once."""
+    """The copy and the folder of changes, as a table that applies each micro-batch once."""
 
     def __init__(self, options: SyncOptions) -> None:
         self._options = options
@@ -374,7 +377,8 @@ class ChangeTable(TableSink):
 
 
 def _merged(batch: DataFrame, before: list[str], buckets: int) -> DataFrame:
-    """Merge a batch into the previous rows of its buckets. One task writes a bucket."""
+    """Merge a batch with the previous rows of its buckets, in the paths ``before``. One task writes
+    each bucket."""
     rows = batch.select(*STATE)
     if before:
         rows = rows.unionByName(batch.sparkSession.read.schema(STATE_DDL).parquet(*before))

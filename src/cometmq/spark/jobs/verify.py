@@ -2,9 +2,9 @@
 with the one it was migrated from.
 
 Messages correspond if broker, topic, queue and queue offset are the same; their bodies are compared
-by CRC. First the queues are compared block by block, by the number of messages and the digest of
-each block, which needs no sorting of all messages. A block is a range of queue offsets. Only blocks
-that differ are read again.
+by CRC. The first pass compares blocks, which are ranges of offsets of a queue, by their number of
+messages and their digest; this needs no sorting. The second pass reads only the blocks that differ,
+and compares their messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, Row, SparkSession
 
 BLOCK: Final = 4_096
-"""Number of a queue's offsets that one block has."""
+"""Number of offsets in a block."""
 
 _COLUMNS: Final = ("broker_name", "topic", "queue_id", "queue_offset", "body_crc")
 _QUEUE: Final = ("broker", "topic", "queue_id")
@@ -90,8 +90,8 @@ class Difference:
 class VerifyReport:
     """Result of a run: the numbers of messages on both sides, and the first differences.
 
-    ``differing`` counts all differences. The first side lacks ``missing`` of these messages, the
-    other side ``other_missing``.
+    ``differing`` counts all differences. The first side has no message at ``missing`` of these
+    offsets, the other side at ``other_missing``.
     """
 
     LINES: ClassVar[str] = "differences"
@@ -110,7 +110,7 @@ def run(spark: SparkSession, options: VerifyOptions, progress: Progress = silent
     sides = [messages(spark, each, _COLUMNS) for each in (options, options.other())]
     with progress_reported(spark, "sums", progress):
         blocks = _digests(sides).collect()
-    # With one broker on each side, its name is not compared.
+    # If each side has only one broker, the names of the two may differ.
     ignores_brokers = all(
         len({row.broker for row in blocks if row.side == side}) <= 1 for side in (0, 1)
     )
@@ -148,7 +148,7 @@ def _digests(sides: Sequence[DataFrame]) -> DataFrame:
         .groupBy(*_QUEUE, "block")
         .agg(
             f.count("*").alias("messages"),
-            # XOR gives the same digest for any order of rows, so none must be sorted.
+            # XOR gives the same digest for any order of rows, so they need not be sorted.
             f.bit_xor(f.xxhash64("queue_offset", "body_crc")).alias("digest"),
         )
         .withColumn("side", f.lit(number))

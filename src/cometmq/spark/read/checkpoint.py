@@ -5,14 +5,16 @@
     {"v": 1, "q": {...}, "from": {"broker-a|TopicX|0": 100, ...}}      an end with part of its start
     {"v": 1, "q": {...}, "to": {"broker-a|TopicX|0": 999, ...}}        an end with later messages
 
-An offset is the next message to read. Keys are sorted, because Spark compares offsets as text.
+An offset is that of the next message to read. Keys are sorted, because Spark compares offsets as
+text. A topic may contain a ``|``; a broker name and a queue id do not.
 
-Spark keeps only ends. So an end has in ``from`` the part of its batch's start that the end before
-does not have. For a first batch that is all of it: after a kill and restart, "latest" would mean a
-later point. For later batches it is the oldest offset of each queue that the query newly found.
-Where a limit left messages for later, ``to`` has the end of the queue: it keeps the lag of a broker
-that goes away known, also after a restart. Earlier releases ignore ``to``. A topic may contain a
-``|``, a broker name and a queue id do not.
+Spark stores only the ends of batches; a batch starts at the end of the previous one. ``from`` adds
+the starts that the previous end lacks. In the first batch these are the starts of all queues: after
+a restart, "latest" would resolve to a later point. In a later batch they are the oldest offsets of
+newly found queues.
+
+``to`` has the end of each queue in which a limit left messages for later. From it, the lag of a
+broker that goes away stays known, also after a restart. Earlier releases ignore ``to``.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ class BadOffset(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A point of a stream.
+    """The end of a micro-batch, or the start of a new query if ``is_first``.
 
-    ``is_first`` marks a new query's start. ``origin`` is the start of the batch that ends here, for
-    those queues that the end before does not have. ``reached`` is the end of those queues that had
-    more messages.
+    ``queues`` has the next offset to read of each queue. ``origin`` ("from" in JSON) is the start
+    of the batch for queues that the previous end lacks. ``reached`` ("to") is the end of each queue
+    that had more messages.
     """
 
     queues: Offsets
@@ -74,12 +76,12 @@ def from_json(found: Mapping[str, object]) -> StreamOffset:
 
 
 def key_of(queue: MessageQueue) -> str:
-    """Return the text of a queue: broker, topic, id."""
+    """Return the key of a queue: ``BROKER|TOPIC|QUEUE``."""
     return f"{queue.broker_name}|{queue.topic}|{queue.queue_id}"
 
 
 def queue_of(key: str) -> MessageQueue:
-    """Parse the text of a queue. Raises BadOffset."""
+    """Parse the key of a queue. Raises BadOffset."""
     broker_name, _, rest = key.partition("|")
     topic, _, queue_id = rest.rpartition("|")
     if not (topic and queue_id.isascii() and queue_id.isdigit()):

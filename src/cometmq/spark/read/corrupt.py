@@ -1,18 +1,19 @@
 """Handles corrupt messages: an error, a row with the reason, or a line in a quarantine file.
 
 The requested columns decide which checks are made. A body that is not requested is not
-decompressed. CRCs take half as long as decoding and are checked only on request. Texts that
-other clients read only by guessing, such as invalid UTF-8, fail no query. They are reported only in
-the modes that keep or set aside bad rows.
+decompressed. CRCs take half as long as decoding and are checked only on request. Faulty texts, such
+as invalid UTF-8, do not fail a query, because other clients read them with replaced characters.
+They are reported with mode=PERMISSIVE and with badRecordsPath.
 
-Quarantine files hold the messages that a read set aside, one file per task that had any:
+Quarantine files hold the corrupt messages of a read with badRecordsPath, one file per task that had
+any:
 
     {"topic": "orders", "broker": "broker-a", "queue": 3, "offset": 120,
      "reason": "body CRC differs from the stored 0x1a2b3c4d", "record": "AAAB..."}
 
 Each line is one message; ``record`` is the stored record in base64, as the broker returned it. All
-executors must share the folder. A file appears only when its task has read everything. Its name is
-derived from the task's ranges, so a task that Spark runs again replaces its file.
+executors must share the folder. A file gets its name only when its task has read everything. The
+name is derived from the task's ranges, so a task that Spark runs again replaces its file.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ if TYPE_CHECKING:
 OPTIONS: Final = ("mode", "checkCrc", "badRecordsPath")
 
 BATCH_BYTES: Final = 1 << 20
-"""Size of the records in one Arrow batch. Spark's JVM starts on a batch when it is complete, and
-the worker continues once its last batch is sent. With batches larger than the socket buffers, the
-two would wait for each other."""
+"""Size of the records in one Arrow batch. Spark's JVM starts to process a batch when the batch is
+complete, and the Python worker continues once it has sent its last batch. With batches larger than
+the socket buffers, the two would take turns instead of working in parallel."""
 
 _TEXTS: Final = frozenset({"topic", "msg_id", "keys", "tags", "properties", CORRUPT.name})
 
 
 class Mode(Enum):
-    """Handling of a message that cannot be read."""
+    """Handling of a message that cannot be read: an error, a row with the reason, or quarantine."""
 
     FAILFAST = "FAILFAST"
     PERMISSIVE = "PERMISSIVE"
@@ -79,7 +80,7 @@ class CorruptOptions:
 
 class CorruptMessage(CometError):
     """Raised if the message at ``queue_offset`` cannot be read, for ``reason``. ``topic`` is empty
-    if even that cannot be read."""
+    if the topic cannot be read either."""
 
     def __init__(
         self, topic: str, broker_name: str, queue_id: int, queue_offset: int, reason: str
@@ -116,7 +117,7 @@ def read_block(
     *,
     topic: str = "",
 ) -> tuple[Block, dict[int, str]]:
-    """Return the records that begin at ``starts``, and the problems by start of the record.
+    """Return the records that begin at ``starts``, and the problems of bad ones by their start.
 
     If ``starts`` is None, ``data`` must hold only records, and all of them are returned. Raises
     CorruptMessage for a problem in mode FAILFAST, and BadRecord if the record sizes are invalid.
@@ -143,7 +144,8 @@ def clean(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a block from :func:`read_block`, with bad ones handled as the mode says.
 
-    Raises CorruptMessage for a bad row in mode FAILFAST.
+    ``topic`` is the topic of all rows, or "" if they may have several. Bad rows go to ``aside``, if
+    there is one. Raises CorruptMessage for a bad row in mode FAILFAST.
     """
     if not len(block):
         return
@@ -194,7 +196,8 @@ def _place(block: Block, found: RowFaults, row: int, topic: str) -> tuple[str, s
 
 
 class Quarantine:
-    """The file of one task, created with its first message."""
+    """The quarantine file of one task. It is created with its first message, under a hidden name
+    until :meth:`finish`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -210,7 +213,7 @@ class Quarantine:
         reason: str,
         raw: bytes,
     ) -> None:
-        """Append a message. Raises OSError."""
+        """Append a message; ``raw`` is its stored record. Raises OSError."""
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._draft.open("w", encoding="utf-8")
@@ -254,7 +257,7 @@ def quarantine(folder: str | None, name: str) -> Iterator[Quarantine | None]:
 
 
 def file_name(parts: Sequence[Range]) -> str:
-    """Return the file name for some ranges: the first one, and a checksum over all."""
+    """Return the file name for a task: its first range, and a checksum over all its ranges."""
     if not parts:
         return ""
     first = parts[0]

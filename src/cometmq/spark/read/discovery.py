@@ -1,23 +1,26 @@
-"""Discovery of the queues of a read, while queues are added and brokers go away; applies the user's
+"""Discovery of the queues of a read, while queues are added and brokers go away. Applies the user's
 choice about brokers that are away.
 
 A name server forgets a broker that goes away, together with its queues, and the remaining route
-looks complete. A read therefore learns the expected brokers from other sources: the checkpoint of a
-stream names the broker of each queue, options name brokers, so does the configuration of an ordered
-topic, another name server may still know a broker, and every plan records the brokers it saw
-(:class:`KnownBrokers`). An expected broker counts as away unless its master is registered; if it is
-registered, the topic was removed from it.
+looks complete. A read therefore learns from other sources which brokers to expect:
 
-A batch has no checkpoint, so its plan relies on the recorded brokers. They are in a small file of
-the driver per set of name servers, which is replaced atomically. The file is only a hint: if it
-cannot be read or written, that is logged, and the read goes on without it.
+- the checkpoint of a stream, which names the broker of each queue;
+- options that name brokers;
+- the configuration of an ordered topic;
+- other name servers, which may still know a broker;
+- the brokers that earlier plans recorded (:class:`KnownBrokers`). A batch has no checkpoint, so it
+  depends on these. They are in a small file of the driver per set of name servers, which is
+  replaced atomically. If it cannot be read or written, that is logged, and the read continues.
+
+An expected broker that is not in the route counts as away unless its master is registered: a
+registered master means that the topic was removed from the broker.
 
 Spark's loop may ask for the ends of a stream's queues a hundred times a second. To spare the
 brokers, routes are read again only every DISCOVERY_MS. After a round that found nothing, the next
 one is delayed, so that lookups take at most a fifth of the time, whatever the number of queues. A
 server that is away is asked again after a pause that doubles with each failure (:class:`Backoff`),
-while the others are read as before. A stream needs name servers only to find what is new, so it
-reads on without them.
+while the others are read as before. A stream needs name servers only to find new queues, so it
+continues while they are away.
 """
 
 from __future__ import annotations
@@ -81,23 +84,24 @@ REST_MAX_MS: Final = 1_000
 REST_MAX_MS."""
 
 ELSEWHERE_MS: Final = 2_000
-"""Request timeout for further name servers, which the plan does not depend on."""
+"""Request timeout for name servers after the first, which the plan does not depend on."""
 
 KEPT_MS: Final = 72 * 3_600_000
 """A broker that was not seen for this long is forgotten: 72 hours, the default retention of
 brokers."""
 
 RENEWED_MS: Final = 3_600_000
-"""Minimum age at which the time of a sighting is written again."""
+"""Minimum age of a recorded time at which it is updated."""
 
 PAIRS_MAX: Final = 100_000
 FILE_BYTES_MAX: Final = 32 << 20
+"""Limits of the file of recorded brokers: pairs of topic and broker, and bytes read."""
 
 AWAY: Final = (RouteNotFound, NotConnected, RequestTimedOut)
 """Errors that end when a broker, a name server or a route comes back."""
 
 _NAME_SERVERS: Final = ""
-"""Name of the name servers among the servers that may be away; brokers have other names."""
+"""Key of the name servers in :class:`Backoff`; the other keys are broker names."""
 
 Seen = dict[str, dict[str, int]]
 """Time when each broker was last seen (ms since the epoch), by topic and broker name."""
@@ -122,7 +126,7 @@ class BrokerMissing(NotConnected):
 
 @dataclass(frozen=True, slots=True)
 class PlannedQueues:
-    """The queues of a plan. ``without`` are the brokers that it leaves out."""
+    """The queues of a plan. ``without`` are the names of the brokers that it leaves out."""
 
     queues: list[MessageQueue]
     without: frozenset[str] = frozenset()
@@ -131,12 +135,12 @@ class PlannedQueues:
 def find_queues(
     options: ReadOptions, known: Iterable[MessageQueue] = (), *, must_exist: bool = True
 ) -> PlannedQueues:
-    """Return the queues of a plan, with all expected brokers present except those that the user
-    allows to be missing.
+    """Return the queues of a plan.
 
-    ``known`` are queues that the query has read. Raises BrokerMissing, NotConnected or
-    RequestTimedOut for a broker that is away, NameServersAway if no name server answers, and with
-    ``must_exist`` the errors of :func:`topics.check`.
+    ``known`` are queues that the query has read. With missingBroker=warn, brokers that are away are
+    left out. Otherwise such a broker raises BrokerMissing, NotConnected or RequestTimedOut. Raises
+    NameServersAway if no name server answers, and with ``must_exist`` the errors of
+    :func:`topics.check`.
     """
     found = topics.find(options.topics, options.access)
     recorded = KnownBrokers(options.outage.known_brokers, options.access)
@@ -176,7 +180,7 @@ def _remember(
 
 
 def _unresponsive(queues: Collection[MessageQueue], access: Access) -> frozenset[str]:
-    """Return the brokers that are in the route and do not answer."""
+    """Return the names of the queues' brokers that do not answer."""
     found = set()
     for name in sorted({queue.broker_name for queue in queues}):
         try:
@@ -188,10 +192,11 @@ def _unresponsive(queues: Collection[MessageQueue], access: Access) -> frozenset
 
 
 def wait_for_brokers(attempt: Callable[[], T], outage: Outage, default_ms: int) -> T:
-    """Call ``attempt`` until it returns while a broker is away and the user wants to wait.
+    """Call ``attempt``, repeatedly while a broker is away, and return its result.
 
-    Return its result. Raises its last error: NotConnected and RequestTimedOut after the time is up,
-    others at once.
+    Raises its last error: NotConnected and RequestTimedOut once ``outage.timeout_ms`` (or
+    ``default_ms``) has passed, at once with missingBroker=fail. All other errors, and
+    NameServersAway, are raised at once.
     """
     began_ms = _clock.monotonic_ms()
     timeout_ms = default_ms if outage.timeout_ms is None else outage.timeout_ms
@@ -228,8 +233,9 @@ def missing_brokers(
 ) -> dict[str, str]:
     """Return the brokers that are away, each with the reason why it is expected.
 
-    Brokers are expected by options, by the route, because a query has read their queues ``known``,
-    or by the reasons in ``others``. Raises NameServersAway, BrokerRefused.
+    A broker is expected if an option or a route names it, if the query has read one of its queues
+    (``known``), or if it is in ``others``, which has the reason. Raises NameServersAway,
+    BrokerRefused.
     """
     there = frozenset().union(*found.brokers.values()) if found.brokers else frozenset()
     reasons = {
@@ -237,7 +243,7 @@ def missing_brokers(
         for name, why in {**found.absent, **_brokers_named(options)}.items()
         if name not in there
     }
-    # If the option names brokers, it lists all of them: others were taken out of service.
+    # If option brokers is set, it lists all brokers: others were taken out of service.
     named = options.outage.brokers
     for queue in known:
         if named and queue.broker_name not in named:
@@ -266,8 +272,8 @@ def _brokers_named(options: ReadOptions) -> dict[str, str]:
 
 
 def _brokers_elsewhere(options: ReadOptions, found: TopicQueues) -> dict[str, str]:
-    """Return brokers that are known only to name servers after the first: one that has just started
-    knows few brokers."""
+    """Return brokers that are missing in ``found`` and known to name servers after the first, each
+    with the reason. A name server that has just started knows few brokers."""
     there: dict[str, str] = {}
     for address in options.access.nameservers[1:]:
         timeout_ms = min(options.access.request_timeout_ms, ELSEWHERE_MS)
@@ -285,8 +291,9 @@ def _brokers_elsewhere(options: ReadOptions, found: TopicQueues) -> dict[str, st
 
 
 class Backoff:
-    """When each server that failed may be asked again: after AWAY_MIN_MS, and twice as long after
-    each further failure, up to AWAY_MAX_MS. The time is an argument."""
+    """Times when servers that failed may be asked again. The pause after the first failure is
+    AWAY_MIN_MS; it doubles with each further failure, up to AWAY_MAX_MS. ``now_ms`` is a monotonic
+    time."""
 
     def __init__(self) -> None:
         self._failures: dict[str, int] = {}
@@ -294,18 +301,18 @@ class Backoff:
         self._errors: dict[str, ClientError] = {}
 
     def error(self, name: str, now_ms: int) -> ClientError | None:
-        """Return the last failure of a server that must not be asked yet; None if it may be."""
+        """Return the last failure of a server while its pause lasts; None if it may be asked."""
         return self._errors[name] if now_ms < self._due_ms.get(name, now_ms) else None
 
     def failed(self, name: str, error: ClientError, now_ms: int) -> None:
-        """Note a failure."""
+        """Record a failure, which starts a pause."""
         before = self._failures.get(name, 0)
         self._failures[name] = before + 1
         self._due_ms[name] = now_ms + min(AWAY_MIN_MS << min(before, 16), AWAY_MAX_MS)
         self._errors[name] = error
 
     def answered(self, name: str) -> None:
-        """Forget the failures of a server."""
+        """Reset a server that answered."""
         if self._failures.pop(name, None) is not None:
             del self._due_ms[name], self._errors[name]
 
@@ -315,14 +322,17 @@ class Discovery:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        #: Result and time of the last successful lookup. Without a time, the next round looks up.
         self._found = TopicQueues([], [])
         self._found_ms: int | None = None
         self._missing: dict[str, str] = {}
+        #: Brokers that the last round could not ask; None (all) if no name server answered it.
         self._away: frozenset[str] | None = frozenset()
         self._away_since_ms: int | None = None
         self._outage_warned_ms: int | None = None
         self._warned_ms: int | None = None
         self._unknown_warned_ms: int | None = None
+        #: Time since which the stream reads without name servers.
         self._alone_since_ms: int | None = None
         self._alone_warned_ms: int | None = None
         self._rest_until_ms = 0
@@ -331,10 +341,11 @@ class Discovery:
     def ends(self, known: Iterable[MessageQueue] = ()) -> EndOffsets:
         """Return the end of each queue, without the queues of brokers that are away.
 
-        ``known`` are the queues that the query has read; their brokers must be present. While no
-        name server answers, the queues are those that were found last. Raises the last failure if a
-        broker, or before the first success the name servers, are away too long (OUTAGE_MS unless
-        the options say otherwise), or if a topic that the user named is missing.
+        ``known`` are the queues that the query has read; their brokers are expected. While no name
+        server answers, the queues are those that were found last. Raises the last failure once it
+        has lasted for the option outageTimeout (default OUTAGE_MS): a broker is away (raised at
+        once with missingBroker=fail), a topic that the user named is missing, or no name server has
+        answered yet.
         """
         _pause.wait(max(0, self._rest_until_ms - _clock.monotonic_ms()) / 1000)
         began_ms = _clock.monotonic_ms()
@@ -376,7 +387,7 @@ class Discovery:
         return self._away is None or queue.broker_name in self._away
 
     def _look(self, known: Iterable[MessageQueue], now_ms: int) -> ClientError | None:
-        """Read the routes if they are due. Return the failure, or None."""
+        """Look up the routes if DISCOVERY_MS has passed. Return the failure, or None."""
         if self._found_ms is not None and now_ms - self._found_ms < DISCOVERY_MS:
             return None
         earlier = self._backoff.error(_NAME_SERVERS, now_ms)
@@ -416,8 +427,11 @@ class Discovery:
         return None
 
     def _with_known_routes(self, error: ClientError) -> ClientError | None:
-        """Return the failure of a lookup. It is none if only the name servers are away and the
-        queues are known: their brokers answer without them."""
+        """Return the failure of a lookup that ended with ``error``.
+
+        If only the name servers are away and the queues are known, the lookup itself is no failure:
+        the brokers answer without name servers.
+        """
         if not isinstance(error, NameServersAway) or not self._found.queues:
             return error
         now_ms = _clock.monotonic_ms()
@@ -437,8 +451,8 @@ class Discovery:
         return None
 
     def _failure_of(self, error: ClientError) -> ClientError | None:
-        """Return the failure to raise for an absent broker, or None if the user chose to go on
-        without it."""
+        """Return ``error``, or log it and return None if the user chose to continue without a
+        broker that is away."""
         if self._options.outage.rule is not MissingBroker.WARN:
             return error
         now_ms = _clock.monotonic_ms()
@@ -448,8 +462,8 @@ class Discovery:
         return None
 
     def _tolerate(self, failure: ClientError | None) -> None:
-        """Tolerate the failure for a while, so that a restart passes and a longer outage stops the
-        query."""
+        """Raise ``failure`` once failures have lasted too long. Until then log it, so that a query
+        survives the restart of a broker."""
         now_ms = _clock.monotonic_ms()
         if failure is None:
             if self._away_since_ms is not None:
@@ -472,8 +486,8 @@ class Discovery:
 
 
 class KnownBrokers:
-    """The brokers recorded in a folder for one set of name servers. Without a folder it is
-    empty."""
+    """The brokers that earlier plans recorded in a folder, for one set of name servers. Without a
+    folder there are none."""
 
     def __init__(self, folder: str | None, access: Access) -> None:
         self._path: Path | None = None
@@ -482,8 +496,8 @@ class KnownBrokers:
             self._path = Path(folder) / f"brokers-{name}.json"
 
     def absent(self, choice: TopicChoice, there: Mapping[str, frozenset[str]]) -> dict[str, str]:
-        """Return brokers that held queues of a choice and are not in ``there`` (by topic), each
-        with the reason why it is expected."""
+        """Return recorded brokers that held queues of the chosen topics and are not in ``there``
+        (names by topic), each with the reason why it is expected."""
         found: dict[str, str] = {}
         for topic, brokers in self._chosen(choice).items():
             for name in brokers.keys() - there.get(topic, frozenset()):
@@ -495,8 +509,8 @@ class KnownBrokers:
         return found
 
     def keep(self, there: Mapping[str, Iterable[str]], gone: Mapping[str, Iterable[str]]) -> None:
-        """Record that the brokers of ``there`` hold topics, and that the registered ones of
-        ``gone`` do not."""
+        """Record that the brokers in ``there`` hold queues, and that those in ``gone`` no longer
+        do. Both are names by topic."""
         now_ms = _clock.wall_ms()
         seen = self._read()
         changed = False
@@ -512,7 +526,7 @@ class KnownBrokers:
             self._write(seen)
 
     def chosen(self, choice: TopicChoice) -> dict[str, frozenset[str]]:
-        """Return the brokers that held queues of each topic of a choice."""
+        """Return the recorded brokers of each chosen topic."""
         return {topic: frozenset(brokers) for topic, brokers in self._chosen(choice).items()}
 
     def _chosen(self, choice: TopicChoice) -> Seen:

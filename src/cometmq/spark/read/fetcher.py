@@ -1,17 +1,16 @@
-"""Fetches the messages of a task's ranges and converts them to Arrow batches: exactly the messages
-of each range, or a report of the loss.
+"""Fetches the messages of a task's ranges and converts them to Arrow batches. A message that no
+broker has any more is a loss (losses.py).
 
-Messages may come from any copy of a queue, because a stored record is the same on all of them. Only
-the master can report that there is nothing at an offset. A slave that has less than was planned
-lags its master, which is no loss, and the master is asked instead. A broker that is away or busy is
-asked again after a pause: a restart takes seconds, and on a local Spark a failed task ends the
-whole query.
+Messages may come from any copy of a queue, because a stored record is the same on all of them. But
+only the master can report that there is no message at an offset: a slave that lacks messages may
+just lag, and then the master is asked. A broker that is away or busy is asked again after a pause:
+a restart takes seconds, and on a local Spark a failed task ends the whole query.
 
-A pull (code 11) commits nothing. It uses a group that brokers create on their own and omit from
+A pull (code 11) commits nothing. Its consumer group is a system group, which brokers omit from
 their lists of consumers.
 
-Pulls are pipelined: while a task decodes one response, the broker reads the next ones, as
-pullwindow.py plans them. Everything that cannot be read this way is pulled one response at a time.
+Pulls are pipelined: while a task decodes one response, the broker prepares the next ones
+(pullwindow.py plans them). Offsets that cannot be read this way are pulled one response at a time.
 """
 
 from __future__ import annotations
@@ -64,14 +63,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSES_MS: Final = (0, 200, 1_000, 3_000, 6_000, 10_000, 10_000)
-"""Pause before each round over a queue's brokers, unless the user sets how long one may be away."""
+"""Pause before each round over a queue's brokers. With option outageTimeout, the last one is
+repeated until the pauses add up to that time."""
 
 EMPTY_ROUNDS: Final = 3
-"""Number of rounds after which a master that reports no message at an offset is believed."""
+"""Number of rounds in which a master must report that there is no message at an offset."""
 
 BLOCK_BYTES: Final = 2 << 20
 BLOCK_ROWS: Final = 20_000
-"""A block is passed on at either size: larger ones decode no faster, and Spark waits for them."""
+"""Sizes at which a block is complete. Larger blocks decode no faster, and delay Spark."""
 
 _SUBSCRIPTION_IN_HEADER: Final = 4
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
@@ -117,6 +117,7 @@ def _rows(
     names: tuple[str, ...],
     aside: Quarantine | None,
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one span that match the filter, and report lost messages."""
     if span.gone:
         report_loss(part.queue, span.start, span.stop, options)
         return
@@ -138,14 +139,15 @@ def _rows(
 
 
 def _drop_repeats(block: Block) -> None:
+    """Keep the first record of each offset: filtered pulls may overlap."""
     once = np.zeros(len(block), np.bool_)
     once[np.unique(block.queue_offsets, return_index=True)[1]] = True
     block.choose(once)
 
 
 def _report_holes(part: Range, span: Span, block: Block, options: ReadOptions) -> None:
-    """Report missing offsets as lost. Queue offsets are dense, so without a filter each gap is a
-    loss."""
+    """Report missing offsets as lost. Queue offsets are dense, so each gap is a loss unless the
+    broker filters."""
     if len(block) == span.stop - span.start:
         return
     edges = np.concatenate(([span.start - 1], np.sort(block.queue_offsets), [span.stop]))
@@ -154,7 +156,7 @@ def _report_holes(part: Range, span: Span, block: Block, options: ReadOptions) -
 
 
 class QueueFetcher:
-    """Fetches ranges of one queue, starting with the statistics of the task's other queues."""
+    """Fetches ranges of one queue. ``stats`` are shared by the queues of a task."""
 
     def __init__(
         self, queue: MessageQueue, options: ReadOptions, stats: FetchStats | None = None
@@ -165,7 +167,7 @@ class QueueFetcher:
         self._stats = FetchStats() if stats is None else stats
 
     def spans(self, part: Range) -> Iterator[Span]:
-        """Yield the whole range in order, in spans of a suitable size for decoding.
+        """Yield the whole range in order, with several responses joined into one span: a block.
 
         Raises NotConnected or RequestTimedOut if no broker answers, BrokerRefused.
         """
@@ -190,7 +192,10 @@ class QueueFetcher:
             start = span.stop
 
     def _walk(self, part: Range) -> Iterator[Span]:
-        """Yield the range in order, one span per response."""
+        """Yield the range in order, one span per response.
+
+        Where pipelined pulls make no progress, a single pull does.
+        """
         at = part.start
         while at < part.stop:
             begun = at
@@ -221,10 +226,10 @@ class QueueFetcher:
 
 
 def pipelined_spans(client: ReplicaClient, stats: FetchStats, at: int, stop: int) -> Iterator[Span]:
-    """Yield the spans of responses in order, as long as they follow as planned.
+    """Yield the spans of pipelined pulls in order, as long as responses arrive as planned.
 
-    Yield nothing if the size of a response cannot be predicted yet. A timeout or a broken
-    connection ends the sequence too.
+    Yield nothing if the size of a response cannot be predicted yet. End at a timeout or a broken
+    connection. The caller continues after the last span.
     """
     filtered = client.filters
     if not stats.can_predict(filtered=filtered) or not client.has_replica(stats.answered):
@@ -232,7 +237,7 @@ def pipelined_spans(client: ReplicaClient, stats: FetchStats, at: int, stop: int
     window = PullWindow(stats, at, stop, filtered=filtered)
     try:
         with client.pipeline() as pulls:
-            # Responses that were received before those of pulls that fill a gap.
+            # Later responses, received early to reach that of a pull that fills a gap.
             ahead: deque[Response] = deque()
             follows = True
             while follows:
@@ -259,9 +264,9 @@ def pipelined_spans(client: ReplicaClient, stats: FetchStats, at: int, stop: int
 
 
 def _fill(pulls: PullPipeline, stats: FetchStats, at: int, stop: int) -> Span | None:
-    """Pull from ``at`` once more, as no other pull is in flight; return None if that did not help.
+    """Pull the gap from ``at`` to ``stop``, which a response of a broker that filters left.
 
-    Only brokers that filter leave gaps.
+    No other response may be outstanding. Return None if the response does not advance.
     """
     rows = stats.rows_for(stop - at, filtered=True)
     pulls.send([(at, rows)])
@@ -296,11 +301,11 @@ class PullPipeline:
 
 
 class ReplicaClient:
-    """Requests the messages of one queue, preferring the copy that answered last.
+    """Pulls the messages of one queue, from the replica that answered last if possible.
 
-    ``filters`` says whether the broker is asked to filter. It becomes false when the broker cannot
-    filter, and then its responses hold all messages. The queue of delayed messages is never
-    filtered: its entries hold times in place of tag hashes.
+    ``filters`` says whether the broker is asked to filter. It becomes false if a broker cannot
+    filter; responses then hold all messages. The topic of delayed messages is never filtered: its
+    queue entries hold delivery times in place of tag hashes.
     """
 
     def __init__(
@@ -319,12 +324,12 @@ class ReplicaClient:
 
     @property
     def address(self) -> str:
-        """Address of the copy that answered last; empty before the first response."""
+        """Address of the replica that answered last; empty before the first response."""
         return "" if self._last is None else self._last.address
 
     def has_replica(self, answered: Collection[str]) -> bool:
-        """Return whether a copy has answered, or the first one to ask is among those that
-        ``answered`` for other queues."""
+        """Return whether there is a replica to pipeline pulls to: the one that answered last, or
+        the first one to ask if its address ``answered`` for another queue."""
         if self._last is None and answered:
             try:
                 first = replicas(self._queue, self._access)[0]
@@ -337,14 +342,13 @@ class ReplicaClient:
         """Return a response about the offset ``at``: messages, or the master's report that there
         are none.
 
-        Raises NotConnected or RequestTimedOut if no copy answers, BrokerRefused.
+        Raises NotConnected or RequestTimedOut if no replica answers, BrokerRefused.
         """
         return self._pull(self._header(at, rows))
 
     @contextmanager
     def pipeline(self) -> Iterator[PullPipeline]:
-        """Provide pipelined pulls from the copy that answered last. The context manager and the
-        methods of :class:`PullPipeline` raise NotConnected."""
+        """Provide pipelined pulls from the replica that answered last. Raises NotConnected."""
         assert self._last is not None
         with held(self._last.address, self._access) as wire:
             yield PullPipeline(wire, self._header, self._access.request_timeout_ms)
@@ -373,6 +377,10 @@ class ReplicaClient:
         return self._pull_from_all(header)
 
     def _pull_from_all(self, header: PullMessage) -> Response:
+        """Ask all replicas, in rounds with pauses, until one returns a final response.
+
+        A master's report that there is no message counts after EMPTY_ROUNDS rounds.
+        """
         failure: ClientError | None = None
         of_master: Response | None = None
         empty_rounds = 0
@@ -411,8 +419,11 @@ class ReplicaClient:
         )
 
     def _try(self, replica: Replica, header: PullMessage) -> Response | ClientError:
-        """Return the copy's response, or the failure if another attempt or another copy may
-        succeed. Raise other failures."""
+        """Return the replica's response, or the failure if another attempt or another replica may
+        succeed. Raise other failures.
+
+        If the broker rejects the filter, the pull is repeated without it.
+        """
         try:
             answer = call(replica.address, _PULL, header, self._access)
             if header.expression_type != TAG and _is_beyond(answer):
@@ -450,8 +461,7 @@ def replicas(queue: MessageQueue, access: Access, *, fresh: bool = False) -> lis
 
 
 def pauses_ms(outage_ms: int | None) -> Iterator[int]:
-    """Yield the pauses before rounds until they add up to ``outage_ms``; None stands for half a
-    minute."""
+    """Yield the pauses before rounds, in all ``outage_ms``; None stands for PAUSES_MS."""
     if outage_ms is None:
         yield from PAUSES_MS
         return
@@ -464,7 +474,11 @@ def pauses_ms(outage_ms: int | None) -> Iterator[int]:
 
 
 def _settles(answer: Response, header: PullMessage, replica: Replica) -> bool:
-    """Return whether the response is final, so that no other copy need be asked."""
+    """Return whether the response is final, so that no other replica need be asked.
+
+    A response with messages is final from any replica. One without messages is final from the
+    master if it names another offset, and from a slave if its filter advanced without a match.
+    """
     moves = next_offset(answer) > header.queue_offset
     if answer.code == ResponseCode.SUCCESS and moves:
         return True
@@ -475,7 +489,7 @@ def _settles(answer: Response, header: PullMessage, replica: Replica) -> bool:
 
 
 def _is_beyond(answer: Response) -> bool:
-    """Return whether a broker rejected an expression that was parsed without error here."""
+    """Return whether a broker rejected a filter expression, which is valid here."""
     if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
         return True
     return answer.code == ResponseCode.SYSTEM_ERROR and _CANNOT_FILTER in (answer.remark or "")

@@ -1,10 +1,10 @@
 """Message filters of a read: tags or an SQL92 expression in the options.
 
-The broker is asked to filter. Its result is filtered again here, because it compares only the
-hashes of tags, and a broker without SQL92 returns everything. So a read has the same result
-wherever the filter runs, and reads of a store directory accept the same options.
+The broker is asked to filter. Its result is filtered again here, because a broker compares only the
+hashes of tags, and a broker without SQL92 returns everything. The result of a read is therefore the
+same whether or not the broker filters. Reads of a store directory accept the same options.
 
-Pure functions.
+The module does no I/O.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Flags = npt.NDArray[np.bool_]
 class RowFilter:
     """The filter of a read.
 
-    ``sql`` is an expression that has been parsed successfully; with one, ``tags`` is not used.
-    ``matches_none`` is set if no tag is left that could match.
+    If ``sql``, a valid SQL92 expression, is set, ``tags`` is not used. ``matches_none`` is true if
+    no message can match.
     """
 
     tags: TagFilter = EVERYTHING
@@ -76,9 +76,10 @@ class RowFilter:
         return replace(self, tags=TagFilter(" || ".join(sorted(both)), frozenset(both), codes))
 
     def choose(self, block: Block, *, beside: Collection[int] = ()) -> None:
-        """Keep only the rows of a block that match, and those that begin at positions ``beside``.
+        """Keep only the rows of a block that match.
 
-        The latter are unreadable records, which a filter cannot judge.
+        Records that begin at the positions ``beside`` are kept too: they are unreadable, so the
+        filter cannot be evaluated.
         """
         if self.matches_all:
             return
@@ -94,13 +95,13 @@ class RowFilter:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that :meth:`among` needs."""
+        """The columns of rows that :meth:`among` needs."""
         if self.matches_all or self.matches_none:
             return ()
         return ("tags",) if self.sql is None else ("properties",)
 
     def among(self, rows: pa.RecordBatch) -> Flags:
-        """Return which rows match, of rows that are decoded already."""
+        """Return for each of the decoded ``rows`` whether it matches."""
         if self.matches_all or self.matches_none:
             return np.full(len(rows), not self.matches_none)
         if self.sql is None:

@@ -1,5 +1,5 @@
-"""Handles lost messages, which a read should return and no broker has any more: an error, or a line
-in a report.
+"""Handles lost messages: those that a read should return and no broker has any more. A loss is an
+error, or a line in a report.
 
 A report is a folder that the driver and all executors share. Every process appends to its own file,
 ``losses-HOST-PID.jsonl``, one line per loss:
@@ -44,7 +44,7 @@ class LossRule(Protocol):
 
 
 class DataLoss(CometError):
-    """Raised if messages ``start <= offset < stop`` of ``queue`` should be read and are gone."""
+    """Raised if messages to read, ``start <= offset < stop`` of ``queue``, are lost."""
 
     def __init__(self, queue: MessageQueue, start: int, stop: int) -> None:
         self.queue = queue
@@ -71,8 +71,10 @@ def report_loss(queue: MessageQueue, start: int, stop: int, rule: LossRule) -> N
 
 
 def report_beyond(option: str, queue: MessageQueue, end: int, named: int, rule: LossRule) -> None:
-    """Raise BadOption because an ``option`` names an offset beyond the ``end`` of a queue. If the
-    user chose to continue, report the offsets in between as lost instead."""
+    """Handle an ``option`` that names the offset ``named`` beyond the ``end`` of a queue.
+
+    Raises BadOption, or reports the offsets between as lost if the user chose to continue.
+    """
     if rule.fail_on_data_loss:
         raise BadOption(
             option,

@@ -1,7 +1,7 @@
 """The options of the source, parsed and checked once. An error names the option.
 
-The modules for topics, positions, filters and access each parse their own options. The options
-about brokers that are away say which ones a read needs, and how long it waits for them.
+The modules for topics, positions, filters, corrupt messages, values and access each parse their own
+options. This module parses all others: limits, sizes of tasks, losses and outages.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ ALIASES: Final = access.ALIASES | topics.ALIASES | kafka.READ_ALIASES | values.A
 @dataclass(frozen=True, slots=True)
 class Caps:
     """Limits of a micro-batch: at most ``rows_max`` messages and about ``bytes_max`` bytes. A batch
-    with fewer than ``rows_min`` messages waits until the last one is ``delay_ms`` ago."""
+    with fewer than ``rows_min`` messages waits until ``delay_ms`` after the previous one."""
 
     rows_max: int | None = None
     bytes_max: int | None = None
@@ -76,7 +76,8 @@ class Caps:
 
 
 class MissingBroker(Enum):
-    """Handling of a broker that is away."""
+    """Handling of a broker that is away: wait for it until a timeout, fail at once, or log a
+    warning and continue without it."""
 
     WAIT = "wait"
     FAIL = "fail"
@@ -85,9 +86,9 @@ class MissingBroker(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Options for outages. ``brokers`` hold queues of the read, whatever the route says. If none
-    are named, the folder ``known_brokers`` says which brokers are expected. ``timeout_ms`` None is
-    the default of the kind of read."""
+    """Options for outages. ``brokers`` are the names of all brokers that hold queues of the read.
+    If it is empty, brokers recorded in the folder ``known_brokers`` are expected. If ``timeout_ms``
+    is None, the default for a batch or a stream applies."""
 
     rule: MissingBroker = MissingBroker.WAIT
     timeout_ms: int | None = None
@@ -97,8 +98,8 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """All options of a read. ``starting`` None means the default of the kind of read: earliest for
-    a batch, latest for a stream. ``racks`` has the rack of each broker that has one."""
+    """All options of a read. If ``starting`` is None, a batch starts at the earliest offsets and a
+    stream at the latest. ``racks`` has the rack of each broker that has one."""
 
     access: Access
     topics: topics.TopicChoice
@@ -153,7 +154,8 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
 
 
 def for_stream(options: ReadOptions) -> ReadOptions:
-    """Return the options of a stream, which has no end. Raises BadOption if one is given."""
+    """Return ``options`` unchanged. Raises BadOption if an end is given, since a stream has
+    none."""
     if options.ending is not None:
         problem = "a stream has no end; use spark.read, or the trigger availableNow"
         raise BadOption(options.ending.option, problem)
@@ -172,7 +174,8 @@ def parse_outage(given: Given) -> Outage:
 
 
 def default_known_brokers() -> str | None:
-    """Return a folder of the user's own, or None for a user without a home directory."""
+    """Return the folder in the user's cache directory, or None for a user without a home
+    directory."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(cache, "cometmq", "spark") if os.path.isabs(cache) else None
 
@@ -206,8 +209,8 @@ def parse_caps(given: Given) -> Caps:
 
 
 def is_enough(caps: Caps, rows: int, since_last_ms: int | None) -> bool:
-    """Return whether ``rows`` messages are enough for a batch. ``since_last_ms`` is None before the
-    first one."""
+    """Return whether a batch of ``rows`` messages may start. ``since_last_ms`` is the time since
+    the previous batch, None before the first one."""
     if caps.rows_min is None or rows >= caps.rows_min:
         return True
     return since_last_ms is None or since_last_ms >= caps.delay_ms

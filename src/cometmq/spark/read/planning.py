@@ -1,6 +1,6 @@
 """Plans a batch as ranges of queue offsets: limits its size and shares its messages among tasks.
 
-Pure functions.
+The functions do no I/O.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ if TYPE_CHECKING:
     from cometmq.spark.read.checkpoint import Offsets
 
 TASK_ROWS_MIN: Final = 50_000
-"""In a micro-batch, a task gets several ranges if they have at most this many messages together.
-One more task costs 60 to 90 ms, the time to write 8 000 messages into a Parquet file."""
+"""In a micro-batch, ranges are joined into one task up to this many messages. One more task costs
+60 to 90 ms, the time to write 8 000 messages into a Parquet file."""
 
 TASK_ROWS_MAX: Final = 250_000
-"""Longer ranges are split, so that a single full queue is read by several cores. In a batch read, a
-task gets several ranges up to this many messages, about as many as a task reads from a store
-directory or from files."""
+"""Longer ranges are split, so that several cores read a single full queue. In a batch read, ranges
+are joined up to this many messages, about as many as a task reads from a store directory or from
+files."""
 
 TASK_RANGES_MAX: Final = 256
-"""A task gets at most this many ranges. It sends at least one request for each, so a thousand
-almost empty queues are shared among a few tasks."""
-
+"""Maximum number of ranges of a task. It sends at least one request for each, so a thousand almost
+empty queues are shared among a few tasks."""
 
 TASK_BYTES_MAX: Final = 256 << 20
-"""A task gets at most about this many bytes of records, judged by a sample of the queues.
-TASK_ROWS_MAX large messages would be far too many for one task."""
+"""Approximate maximum size of the records of a task, estimated from a sample of the queues: with
+large messages, TASK_ROWS_MAX of them would be far too many for one task."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,7 +46,7 @@ class Range:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
-    """Return the messages from ``start`` to ``end``, one range per queue that has any.
+    """Return the messages from ``start`` to ``end`` as one range per queue, without empty ranges.
 
     A queue missing in ``start`` starts at 0.
     """
@@ -56,7 +55,7 @@ def ranges(start: Offsets, end: Offsets) -> list[Range]:
 
 
 def backward(start: Offsets, end: Offsets) -> list[MessageQueue]:
-    """Return the queues that end before they start: their newest messages are gone."""
+    """Return the queues whose end is before their start: their newest messages are gone."""
     return sorted(queue for queue, offset in start.items() if end.get(queue, offset) < offset)
 
 
@@ -68,8 +67,9 @@ def advance(start: Offsets, newer: Offsets) -> dict[MessageQueue, int]:
 def cap(start: Offsets, end: Offsets, rows_max: int) -> dict[MessageQueue, int]:
     """Return ``end`` reduced so that about ``rows_max`` messages remain.
 
-    Every queue with messages keeps one, so that none starves, even if these are more than
-    ``rows_max``. What is left of ``rows_max`` is shared in proportion to the size of each range.
+    Every queue with messages keeps at least one, so that none starves, even if there are more
+    queues than ``rows_max``. The rest of ``rows_max`` is shared in proportion to the sizes of the
+    ranges.
     """
     todo = ranges(start, end)
     total = sum(map(len, todo))
@@ -78,7 +78,7 @@ def cap(start: Offsets, end: Offsets, rows_max: int) -> dict[MessageQueue, int]:
     # One message of each queue is taken already.
     spare = max(rows_max - len(todo), 0)
     waiting = total - len(todo)
-    # The share of each range of ``spare``, as quotient and remainder.
+    # Each range's share of ``spare``, as quotient and remainder.
     shares = [divmod((len(part) - 1) * spare, waiting) if waiting else (0, 0) for part in todo]
     # The shares with the largest remainders get one more, so that the sum is exactly ``spare``.
     left = spare - sum(quotient for quotient, _ in shares)
@@ -100,10 +100,10 @@ def tasks(
 ) -> list[tuple[Range, ...]]:
     """Share ranges among tasks: split long ones, join short ones.
 
-    A range with more than ``rows_max`` messages is split. Ranges with at most ``rows_min`` together
-    are joined. ``tasks_min`` is the minimum number of tasks, if there are that many messages. The
-    brokers take turns, because Spark starts tasks in this order; so do their ``racks``, if these
-    are known.
+    A range with more than ``rows_max`` messages is split. Ranges with at most ``rows_min`` messages
+    in all are joined. ``tasks_min`` is the minimum number of tasks, if there are that many
+    messages. Spark starts tasks in the order returned, so brokers alternate in it, and so do the
+    ``racks`` of brokers.
     """
     parts = list(todo)
     total = sum(map(len, parts))
@@ -117,11 +117,11 @@ def tasks(
 def interleave(
     planned: Iterable[tuple[Range, ...]], racks: Mapping[str, str]
 ) -> list[tuple[Range, ...]]:
-    """Return the tasks in an order in which the brokers of their first ranges take turns, each in
-    proportion to its tasks: so all of them are read until the end.
+    """Return the tasks ordered so that the brokers of their first ranges alternate.
 
-    Where several brokers have the turn, their racks take turns. Brokers without a rack count as one
-    rack. The tasks of one broker stay in order.
+    Each broker's tasks are spread evenly over the whole order, so that no broker is idle at the
+    end. Among brokers at the same place in the order, racks alternate; brokers without a rack count
+    as one rack. The tasks of one broker keep their order.
     """
     by_broker: dict[str, list[tuple[Range, ...]]] = {}
     for task in planned:

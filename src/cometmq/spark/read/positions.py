@@ -1,7 +1,8 @@
 """The positions where a read starts and ends: parsed from options, and resolved to offsets of
 queues.
 
-A position is an edge of the queues, offsets, times, or the committed offsets of a group.
+A position is the beginning or end of the queues, offsets, times, or the committed offsets of a
+group.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ OPTIONS: Final = (
 K = TypeVar("K")
 
 Search = Generator[int, int, int]
-"""Yields offsets to look at, receives their store times (ms), and returns the offset searched
-for."""
+"""A binary search as a generator: yields an offset, receives the store time (ms) of its message,
+and at last returns the offset found."""
 
 
 class Edge(Enum):
@@ -60,7 +61,7 @@ _EDGES: Final = {EARLIEST_OFFSET: Edge.EARLIEST, LATEST_OFFSET: Edge.LATEST}
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """Offsets of queues; -2 is the earliest and -1 the latest. Other queues are at
+    """Offsets of queues; -2 is the earliest and -1 the latest. Queues not in ``by_queue`` are at
     ``otherwise``."""
 
     by_queue: Mapping[MessageQueue, int]
@@ -71,8 +72,9 @@ class AtOffsets:
 class AtTimes:
     """The first message stored at a moment (ms since the epoch) or later.
 
-    There is one moment for all queues, or one per queue with the other queues at ``otherwise``. A
-    queue without such a message is at its end, or an error if ``is_strict``.
+    There is one moment for all queues, or one per queue; queues without a moment are at
+    ``otherwise``. A queue without such a message is at its end, or raises BadOption if
+    ``is_strict``.
     """
 
     everywhere_ms: int | None = None
@@ -83,7 +85,8 @@ class AtTimes:
 
 @dataclass(frozen=True, slots=True)
 class AtGroup:
-    """The committed offsets of a consumer group. Queues without one are at ``otherwise``."""
+    """The committed offsets of a consumer group. Queues without a committed offset are at
+    ``otherwise``."""
 
     group: str
     otherwise: Edge
@@ -129,6 +132,8 @@ def in_order(start: NamedPosition | None, end: NamedPosition | None) -> None:
 
 
 def _named(given: Given, side: str, otherwise: Edge) -> NamedPosition | None:
+    """Return the position in the options of a side, "starting" or "ending"; None if there is
+    none."""
     by_offset, by_time = f"{side}Offsets", f"{side}Timestamp"
     option = only_one(given, (by_offset, by_time, f"{side}OffsetsByTimestamp"))
     if option is None:
@@ -204,8 +209,8 @@ def resolve(
 ) -> dict[MessageQueue, int]:
     """Return the offset of each queue at a position.
 
-    Raises BadOption if the position names a queue that does not exist, or a moment that must have a
-    message and has none; and the errors of :func:`offsets.ends`.
+    Raises BadOption if the position names a queue that does not exist, or if it is strict and a
+    queue has no message at its moment or later. Raises the errors of :func:`offsets.ends`.
     """
     position = named.position
     match position:
@@ -230,12 +235,11 @@ def resolve(
 def end_of(
     named: NamedPosition, queues: Sequence[MessageQueue], access: Access, rule: LossRule
 ) -> dict[MessageQueue, int]:
-    """Return the offset of each queue at the position where a read ends, at most the end of the
-    queue.
+    """Return the offset of each queue at the position where a read ends.
 
-    An end reported by a slave does not limit an offset, because the slave may lag. Raises the
-    errors of :func:`resolve`, and BadOption for an offset beyond the end unless ``rule`` says to
-    continue.
+    An offset beyond the end of its queue raises BadOption; if ``rule`` says to continue, it is
+    reported as a loss and reduced to the end. An end reported by a slave is no limit, because the
+    slave may lag. Raises the errors of :func:`resolve`.
     """
     found = resolve(named, queues, access)
     if isinstance(named.position, AtOffsets):
@@ -250,8 +254,8 @@ def end_of(
 
 
 def check_order(start: dict[MessageQueue, int], end: dict[MessageQueue, int], option: str) -> None:
-    """Reject a start after the end. ``option`` is the one that named the start. Raises
-    BadOption."""
+    """Raise BadOption if a queue starts after its end. ``option`` is the option that named the
+    start."""
     for queue in sorted(start):
         if queue in end and start[queue] > end[queue]:
             raise BadOption(
@@ -330,8 +334,11 @@ def at_moments(
 def search_together(
     searches: Mapping[K, Search], look: Callable[[Mapping[K, int]], Mapping[K, int]]
 ) -> dict[K, int]:
-    """Run searches side by side and return their results. ``look`` returns the store time of one
-    offset per search."""
+    """Run searches in parallel and return their results by key.
+
+    ``look`` takes the offset that each unfinished search asks about, and returns the store times of
+    the messages there (ms). It is called once per step of all searches.
+    """
     found: dict[K, int] = {}
     wanted: dict[K, int] = {}
 
@@ -355,10 +362,11 @@ def first_at_or_after(low: int, high: int, hint: int, at_ms: int) -> Search:
     """Search the first offset in ``low..high`` whose store time is ``at_ms`` or later. Return
     ``high`` if all are earlier.
 
-    Store times of ``low <= offset < high`` must not decrease. ``hint`` is a guess: the search
-    gallops away from it, so a good one takes three looks.
+    Store times of ``low <= offset < high`` must not decrease. The search begins at the guess
+    ``hint`` and doubles its steps away from it, so a good guess takes three lookups.
     """
-    before, after = low - 1, high  # before is too early, after is not
+    # The message at ``before`` is earlier than ``at_ms``, the message at ``after`` is not.
+    before, after = low - 1, high
     step = 1
     at = min(max(hint, low), high - 1)
     while after - before > 1:

@@ -1,17 +1,17 @@
-"""Decides which messages of a queue to request ahead, and which part of each response counts.
+"""Plans pipelined pulls of one queue: where each starts, and which part of its response counts.
 
-Several pulls are in flight; each starts where the one before it is expected to end. It does no I/O:
-fetcher.py sends the pulls.
+Several pulls are in flight. Each starts where the previous one is expected to end. The module does
+no I/O: fetcher.py sends the pulls.
 
-Without a filter, queue offsets are dense, and a response that held N messages is followed by others
-of N, until one is shorter. Then the later ones are discarded, and fewer pulls are in flight until
-responses line up again.
+Without a filter, queue offsets are dense, and responses usually hold the same number of messages.
+If one is shorter than planned, the responses after it are discarded, and fewer pulls are in flight
+until responses arrive as planned again.
 
-A broker that filters answers with matches, and a pull can say how many it wants, but not where to
-end. :class:`MatchRate` estimates how many offsets that many matches cover. A response that ends
-before the next one begins leaves a gap, which a pull of its own fills; one that ends later has some
-messages that the next one has too. Both are small, since pulls ask for few more matches than their
-offsets are expected to hold.
+If the broker filters, a pull can request a number of matches, but not an end offset.
+:class:`MatchRate` estimates how many offsets a number of matches covers. A response that ends
+before the start of the next one leaves a gap, which a separate pull fills. A response that ends
+later overlaps the next one. Both are small, since a pull requests few more matches than its offsets
+are expected to hold.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ many as fit in 256 KiB."""
 
 WINDOW_MIN: Final = 2
 WINDOW_MAX: Final = 128
-"""Bounds of the number of pulls in flight, once a broker shows how many messages a response holds.
-The number grows by one for each response that lines up with the one before, because all later ones
-may be discarded when one does not."""
+"""Bounds of the number of pulls in flight, once the size of a response is known. The number grows
+by only one for each response that arrives as planned, because after one that does not, all later
+responses may be discarded."""
 
 IN_FLIGHT_BYTES: Final = 2 << 20
-"""Approximate limit of the responses in flight: what a task decodes at once, and less than what a
+"""Approximate limit of the responses in flight: as much as a task decodes at once, and less than a
 broker buffers for one connection before it stops reading from it."""
 
 LARGE_BYTES: Final = 128 << 10
 """After a larger response the next ones may hold fewer messages: brokers limit bytes as well."""
 
 ADVANCING_CODES: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY})
-"""With a filter, the second code means that nothing has matched so far."""
+"""Codes of responses with a later offset at which to continue. The second one means that the filter
+matched no message up to there."""
 
 _PROBE_EVERY: Final = 8
 _FEW: Final = 32
@@ -53,7 +54,7 @@ _FEW: Final = 32
 when they grow again: a broker returns few messages if they are large or read from disk."""
 
 _KEEP: Final = 7 / 8
-"""Part of a statistic that the next response leaves of it."""
+"""Factor by which a statistic decays with each response."""
 
 _queue_offset: Final = head_part("queue_offset").unpack_from
 
@@ -63,8 +64,8 @@ class Span:
     """The broker's response about ``start <= offset < stop``: the records, or that they are
     ``gone``.
 
-    Offsets missing from ``data`` were ``filtered`` out by the broker, otherwise they are lost. If
-    the broker filters, ``data`` may hold records from ``stop`` on, and some records twice.
+    If ``filtered``, the broker filtered: offsets missing in ``data`` did not match, and ``data``
+    may hold records from ``stop`` on, and some records twice. Otherwise missing offsets are lost.
     """
 
     start: int
@@ -83,10 +84,10 @@ class PlannedPull(NamedTuple):
 
 
 class Received(NamedTuple):
-    """What a response is worth: its span, None if a single pull must determine the cause.
+    """The result of a response: its span, or None if a single pull must find out what happened.
 
-    Offsets from the end of the span to ``gap_stop`` have to be pulled next. Unless the response
-    ``follows`` as planned, the later ones are discarded.
+    Offsets from the end of the span to ``gap_stop`` have to be pulled next. If ``follows`` is
+    false, the response did not arrive as planned, and the responses after it are discarded.
     """
 
     span: Span | None
@@ -96,7 +97,7 @@ class Received(NamedTuple):
 
 @dataclass(slots=True)
 class MatchRate:
-    """Statistics of the responses of brokers that filter, of recent ones above all.
+    """Statistics of the responses of brokers that filter. Older responses count less.
 
     A response holds at most ``most_matches`` (the broker limits messages or bytes) and advances by
     at most ``most_offsets`` (the broker limits how many it examines).
@@ -113,10 +114,10 @@ class MatchRate:
         return self.most_offsets > 0
 
     def learn(self, rows: int, matches: int, moves: int) -> None:
-        """Note that a pull of ``rows`` got ``matches`` and advanced by ``moves`` offsets."""
+        """Record that a pull of ``rows`` got ``matches`` and advanced by ``moves`` offsets."""
         self._matches = self._matches * _KEEP + matches
         self._offsets = self._offsets * _KEEP + moves
-        if matches >= rows:  # it shows no limit of the broker
+        if matches >= rows:  # the pull was the limit, so nothing is known of the broker's limits
             self.most_matches = max(self.most_matches, matches)
             self.most_offsets = max(self.most_offsets, moves)
         else:
@@ -124,17 +125,18 @@ class MatchRate:
             self.most_offsets = max(self.most_offsets * _KEEP, moves)
 
     def plan(self, start: int, stop: int) -> PlannedPull:
-        """Return a pull from ``start``, to get nothing from ``stop`` on."""
+        """Return a pull from ``start`` that is expected to end at ``stop`` or before."""
         left = stop - start
         if self._matches < 1:
             return PlannedPull(start, max(1, min(int(self.most_offsets), left)), PULL_ROWS)
+        # Expect less than the maximum: the number of matches varies by about its square root.
         matches = max(1, self.most_matches - sqrt(self.most_matches) / 2)
         offsets = min(matches * self._offsets / self._matches, self.most_offsets, left)
         expected = max(1, int(offsets))
         return PlannedPull(start, expected, self.rows_for(expected))
 
     def rows_for(self, offsets: int) -> int:
-        """Return how many matches to request to advance by ``offsets``, more often than not."""
+        """Return how many matches to request, so that a pull usually advances by ``offsets``."""
         if self._matches < 1:
             return PULL_ROWS
         matches = offsets * self._matches / self._offsets
@@ -143,9 +145,9 @@ class MatchRate:
 
 @dataclass(slots=True)
 class FetchStats:
-    """Statistics of a task's responses so far: the offsets by which a response advances
-    (``stride``, or ``matches`` if the broker filters), the number of pulls that may be in flight,
-    the size of responses, and the brokers that answered."""
+    """Statistics of a task's responses: offsets by which a response advances (``stride``, or
+    ``matches`` if the broker filters), pulls that may be in flight (``window``), bytes of a
+    response (``answer_bytes``), and addresses of the brokers that answered (``answered``)."""
 
     stride: int = 0
     window: int = 1
@@ -159,7 +161,7 @@ class FetchStats:
         return known and self.window >= WINDOW_MIN
 
     def learn(self, rows: int, moves: int, answer: Response, *, filtered: bool) -> None:
-        """Note a response to a pull of ``rows`` messages, which had room for more."""
+        """Record a response to a pull of ``rows`` messages that advanced by ``moves`` offsets."""
         if filtered:
             self.matches.learn(rows, count_records(answer.body), moves)
         else:
@@ -171,7 +173,8 @@ class FetchStats:
 
 
 class PullWindow:
-    """The pulls in flight between ``at`` and ``stop``, as planned."""
+    """The planned pulls in flight between the offsets ``at`` and ``stop``. ``found`` is true once a
+    response advanced."""
 
     def __init__(self, stats: FetchStats, at: int, stop: int, *, filtered: bool) -> None:
         self._stats = stats
@@ -188,7 +191,7 @@ class PullWindow:
         return len(self._pending)
 
     def due(self) -> list[PlannedPull]:
-        """Return the pulls to send now: a group at a time, once half of the window is free."""
+        """Return the pulls to send now: none until half of the window is free, then several."""
         room = self._stats.window - len(self._pending)
         places: list[PlannedPull] = []
         if room >= self._stats.window // 2:
@@ -214,16 +217,16 @@ class PullWindow:
         codes = ADVANCING_CODES if self._filtered else {ResponseCode.SUCCESS}
         moves = next_offset(answer) - place.start if answer.code in codes else 0
         if moves <= 0:
-            # A single pull determines the cause.
             stats.window = WINDOW_MIN if self.found else 1
             return Received(None, place.start, follows=False)
         self.found = True
-        # Decreases slowly, so that one small response does not raise the limit ``within`` below.
+        # Decrease slowly, so that one small response does not widen the window (``_widen``).
         stats.answer_bytes = max(len(answer.body), stats.answer_bytes * 7 // 8)
         read = self._filtered_part if self._filtered else self._dense_part
         return read(place, moves, answer)
 
     def _dense_part(self, place: PlannedPull, moves: int, answer: Response) -> Received:
+        """Return the part of a response without a filter, and adapt stride and window."""
         stats = self._stats
         if moves < place.expected:
             stats.stride = stride_after(moves, answer)
@@ -238,6 +241,7 @@ class PullWindow:
         return Received(Span(place.start, stop, body), stop, follows=True)
 
     def _filtered_part(self, place: PlannedPull, moves: int, answer: Response) -> Received:
+        """Return the part of a filtered response, and adapt match rate and window."""
         stats = self._stats
         stats.learn(place.rows, moves, answer, filtered=True)
         if moves * 2 < place.expected:
@@ -255,8 +259,8 @@ class PullWindow:
 
 
 def stride_after(moves: int, answer: Response) -> int:
-    """Return by how many offsets the next responses will probably advance at least, after one that
-    advanced by ``moves`` and had room for more."""
+    """Return the minimum number of offsets by which the next responses will probably advance, after
+    one that advanced by ``moves``."""
     return max(moves * 3 // 4, 1) if len(answer.body) > LARGE_BYTES else moves
 
 

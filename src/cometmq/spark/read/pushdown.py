@@ -1,22 +1,23 @@
 """Filters that Spark pushes down to a batch read.
 
-Of the filters that Spark offers to push down, those that reduce the messages to read are used:
+Spark offers filters, and the read uses those that reduce the messages to read. A filter that is
+applied exactly here is not evaluated again by Spark; all others are.
 
-- on topic, broker_name and queue_id: they skip whole queues;
-- on queue_offset and store_timestamp: their bounds shorten the ranges of the other queues;
-- on tags: they are sent to the broker.
+| filter on | effect | exact |
+|---|---|---|
+| broker_name, queue_id | skips whole queues | yes |
+| topic | skips whole queues | no: an unreadable record has no topic |
+| queue_offset | shortens the ranges of queues | yes, except IN |
+| store_timestamp | shortens the ranges of queues | no: see CLOCK_SLACK_MS |
+| tags | is sent to the broker | yes |
 
-Spark does not evaluate a filter again if it is applied exactly here. Spark still evaluates all
-other filters, also some of the above, which then only save reads:
+A broker whose clock was set back stores times out of order. Ranges by store time are therefore
+CLOCK_SLACK_MS longer on both sides, so that a step back of up to this loses no row.
 
-- on topic, because an unreadable record has none;
-- on store_timestamp, because a broker whose clock was set back stores times out of order: ranges
-  are wider by CLOCK_SLACK_MS, so that a shift up to this loses no row.
+Pushdown is off unless the user enables it: Spark 4.3 caches the plan with the last pushed filters
+for a whole DataFrame, and a later query of that DataFrame without filters returns those rows only.
 
-Pushdown is off unless the user enables it: Spark 4.3 caches the plan of the last pushed filters for
-a whole DataFrame, and a later query of it that pushes nothing gets those rows.
-
-Needs the filter classes of pyspark 4.1. Pure functions: filters in, rows or bounds out.
+The module needs the filter classes of pyspark 4.1. It does no I/O.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ AtTime = Callable[[int, Sequence["MessageQueue"]], Mapping["MessageQueue", int]]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The whole numbers ``low <= value < high``; None means no bound."""
+    """The integers ``low <= value < high``; None means no bound."""
 
     low: int | None = None
     high: int | None = None
@@ -79,7 +80,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The part of a read that the pushed filters leave.
+    """The effect of the pushed filters on a read.
 
     ``of_queues`` are the filters on topic, broker_name and queue_id. ``offsets`` and ``store_ms``
     are bounds for the messages of each queue; ``row_filter`` selects among these messages.
@@ -91,7 +92,7 @@ class Pushed:
     store_ms: Bounds = Bounds()
 
     def cut(self, start: Offsets, end: Offsets, at_time: AtTime) -> tuple[Offsets, Offsets]:
-        """Return start and end offsets, reduced to the queues and bounds that the filters leave."""
+        """Return the start and end offsets of the remaining queues, within the bounds."""
         queues = [queue for queue in end if all(_accepts(each, queue) for each in self.of_queues)]
         if self.row_filter.matches_none:
             queues = []
@@ -110,7 +111,10 @@ class Pushed:
 
 
 def split_filters(filters: Iterable[Filter], row_filter: RowFilter) -> tuple[Pushed, list[Filter]]:
-    """Return what the filters leave of a read, and the filters that Spark must still evaluate."""
+    """Return the effect of the filters, and the filters that Spark must still evaluate.
+
+    ``row_filter`` is the filter of the read's own options.
+    """
     pushed = Pushed(row_filter)
     rest: list[Filter] = []
     for one in filters:
@@ -124,9 +128,9 @@ class Push:
     """A callable that a reader sets as its attribute ``pushFilters``.
 
     While ``spark.sql.python.filterPushdown.enabled`` is off, which is the default, Spark refuses a
-    reader whose class overrides pushFilters. It recognizes that by the method's ``__func__``. This
-    object has the function of the base class there, so Spark accepts the reader; and if the setting
-    is on, Spark calls this object.
+    reader whose class overrides pushFilters. It recognizes an override by the method's
+    ``__func__``. This object has the base class's function there, so Spark accepts the reader. If
+    the setting is on, Spark calls this object.
     """
 
     def __init__(self, take: Callable[[Iterable[Filter]], list[Filter]]) -> None:
@@ -139,7 +143,7 @@ class Push:
 
 
 def _add(pushed: Pushed, one: Filter) -> tuple[Pushed, bool]:
-    """Return ``pushed`` with one filter more, and whether that filter is applied exactly."""
+    """Return ``pushed`` with one more filter, and whether that filter is applied exactly."""
     column = _column(one)
     if isinstance(one, IsNotNull):
         return pushed, column in _NEVER_NULL
@@ -202,8 +206,8 @@ _COMPARISONS: Final[dict[type[Filter], Callable[..., bool]]] = {
 def _bounds(one: Filter, read: Callable[[object], tuple[int, int] | None]) -> tuple[Bounds, bool]:
     """Return the bounds that a filter sets, and whether they express the whole filter.
 
-    ``read`` returns the value of a filter rounded down and rounded up to whole numbers, or None if
-    it is not a value of the column.
+    ``read`` returns a filter's value rounded down and rounded up to integers, or None if the value
+    does not have the column's type.
     """
     if isinstance(one, In):
         values = [read(value) for value in one.value]
@@ -242,7 +246,7 @@ def _milliseconds(value: object) -> tuple[int, int] | None:
 
 
 def _tags_allowed(one: Filter) -> tuple[str, ...] | None:
-    """Return the tags that a filter allows; None if a broker cannot be asked for all of them."""
+    """Return the tags that a filter allows; None if the filter cannot be sent to a broker."""
     if isinstance(one, In):
         values = one.value
     elif isinstance(one, (EqualTo, EqualNullSafe)):
@@ -256,7 +260,7 @@ def _tags_allowed(one: Filter) -> tuple[str, ...] | None:
 
 
 def _can_be_asked(tag: object) -> bool:
-    """Return whether an expression can name the tag, and its hash is the same everywhere.
+    """Return whether a tag expression can contain the tag, and its hash is the same everywhere.
 
     The hash may differ for a tag in which invalid bytes were replaced by U+FFFD.
     """

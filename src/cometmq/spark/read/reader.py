@@ -1,6 +1,4 @@
-"""The reader that Spark calls for ``spark.read``.
-
-It plans once, and reads every message between two positions.
+"""The reader that Spark calls for ``spark.read``, which reads every message between two positions.
 
 Spark creates the reader in a planning process, asks it for partitions there, and sends it to the
 tasks with pickle. The reader therefore holds only plain values.
@@ -78,8 +76,8 @@ _clock: Final = SystemClock()
 class QueueRanges(InputPartition):
     """The ranges that one task reads.
 
-    ``copies`` are the brokers known to have them at planning. The task uses them while no name
-    server answers.
+    ``copies`` are the brokers that had the queues when the read was planned. The task uses their
+    addresses while no name server answers.
     """
 
     def __init__(self, parts: tuple[Range, ...], copies: tuple[Replicas, ...] = ()) -> None:
@@ -104,8 +102,8 @@ def partitions_of(
 ) -> list[InputPartition]:
     """Return the partitions of a plan.
 
-    Large ranges are split as the options say. Small ones are joined until they have ``rows_min``
-    messages. ``mean_bytes`` is the mean size of a record, if it is known.
+    Large ranges are split as the options say. Small ones are joined up to ``rows_min`` messages.
+    ``mean_bytes`` is the mean size of a record, if it is known.
     """
     rows_max = options.max_rows_per_partition
     if mean_bytes:
@@ -153,7 +151,7 @@ class TopicReader(DataSourceReader):
         self._values = values
         self._pushed: Pushed | None = None
         if options.pushes_filters and hasattr(DataSourceReader, "pushFilters"):
-            # pyspark 4.0 has no filters to push down.
+            # pyspark 4.0 cannot push filters down and lacks the classes that pushdown.py imports.
             from cometmq.spark.read.pushdown import Push
 
             self.pushFilters = Push(self._push)  # type: ignore[method-assign]
@@ -210,10 +208,10 @@ def rows_within(bytes_max: int, todo: Sequence[Range], access: Access) -> int | 
 
 
 def sampled_bytes(todo: Sequence[Range], access: Access) -> float | None:
-    """Return the mean size of a record of the ranges, to choose the size of tasks, or None.
+    """Return the mean size of a record of the ranges, from which the size of tasks is chosen.
 
-    It is only an estimate, so a failed sample is logged and ignored. The tasks handle corrupt
-    records and busy brokers themselves.
+    Return None for a small plan, and after a failure, which is only logged: the tasks handle
+    corrupt records and busy brokers themselves.
     """
     if rows_of(todo) <= UNSAMPLED_ROWS:
         return None

@@ -1,11 +1,11 @@
 """The reader that Spark calls for ``spark.readStream``: micro-batches from one offset of every
 queue to the next.
 
-The driver's side of a stream lives in one Python process for as long as the query. Tasks receive
-the reader pickled and use only its options. Only the checkpoint records what was read (see
+On the driver, one Python process keeps the reader as long as the query runs. Tasks receive a
+pickled copy and use only its options. Only the checkpoint records the offsets read (see
 checkpoint.py); offsets committed for a consumer group are for monitoring.
 
-It needs the read limits of pyspark 4.2.
+The module needs pyspark 4.2, which introduced read limits.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SAMPLE_KEPT_MS: Final = 60_000
-"""Time for which a stream uses the size of a sample."""
+"""Time for which a stream uses a sampled record size."""
 
 EARLIEST_MS: Final = 10_000
-"""Interval in which a stream with limits asks for the oldest offsets of its queues."""
+"""Interval at which a stream with limits asks for the oldest offsets of its queues."""
 
 Json = dict[str, object]
 _FROM_LATEST: Final = NamedPosition("startingOffsets", Edge.LATEST)
@@ -75,7 +75,7 @@ _clock: Final = SystemClock()
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics from ``starting`` (default latest) on."""
+    """Reads topics from the position ``starting`` on (default: latest)."""
 
     def __init__(
         self, options: ReadOptions, names: tuple[str, ...], values: ValueColumns | None = None
@@ -84,6 +84,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._names = names
         self._values = values
         self._initial: Json | None = None
+        #: Ends fixed for the trigger availableNow.
         self._frozen: EndOffsets | None = None
         self._newest: Json | None = None
         self._batch_ms: int | None = None
@@ -91,8 +92,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sampled_ms: int | None = None
         self._oldest: dict[MessageQueue, int] = {}
         self._oldest_ms: int | None = None
+        #: The last end that a broker reported for each queue, also of brokers that are away.
         self._reported: dict[MessageQueue, int] = {}
+        #: Whether ``_frozen`` includes the queues that only the checkpoint names.
         self._is_whole = True
+        #: Names of the brokers that ``_frozen`` leaves out.
         self._without: frozenset[str] = frozenset()
         self._discovery = Discovery(options)
         self._lag: LagReport | None = None
@@ -102,8 +106,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------------- on the driver
 
     def initialOffset(self) -> Json:
-        """Return the offset where a new query starts. Spark asks more than once and must get the
-        same one."""
+        """Return the offset where a new query starts. Spark calls this more than once and must get
+        the same offset."""
         if self._initial is None:
             start = wait_for_brokers(self._first, self._options.outage, discovery.OUTAGE_MS)
             self._initial = StreamOffset(start, is_first=True).to_json()
@@ -123,8 +127,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return default_read_limit(self._options.caps)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the ends of the queues for the trigger availableNow. Later messages wait for the next
-        start.
+        """Fix the ends of the queues, for the trigger availableNow. Messages stored later are read
+        by the next run.
 
         Raises the errors of :func:`find_queues` and :func:`offsets.ends`.
         """
@@ -142,9 +146,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return wait_for_brokers(ends, options.outage, discovery.OUTAGE_MS)
 
     def _whole(self, frozen: EndOffsets, known: Offsets) -> EndOffsets:
-        """Return the fixed ends, completed by the queues that only the checkpoint names.
+        """Return the fixed ends, with the queues added that only the checkpoint (``known``) names.
 
-        This happens at the first batch, because Spark does not pass the checkpoint earlier.
+        They are added at the first batch, because Spark does not pass the checkpoint earlier.
         """
         rest = [queue for queue in known if queue not in frozen.by_queue]
         if self._is_whole or not rest:
@@ -175,19 +179,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def bounds() -> tuple[Offsets, Offsets | None]:
             begin, furthest, lost = self._bounds(known.queues, ends)
             end = self._capped(begin, furthest, caps_under(limit, self._options.caps))
-            # Reported last, so that an attempt that fails and is repeated reports nothing twice.
+            # Report after all requests: a failed attempt is repeated, and must not report twice.
             for queue in lost:
                 report_loss(queue, furthest[queue], begin[queue], self._options)
             return begin, end
 
         if self._frozen is not None:
-            # Returning the start would end the query with available messages unread.
+            # Wait here: returning ``start`` would end the query with messages unread.
             begin, end = wait_for_brokers(bounds, self._options.outage, discovery.OUTAGE_MS)
         else:
             try:
                 begin, end = bounds()
             except AWAY:
-                return start  # a broker has just gone away: discovery handles that
+                return start  # a broker has just gone away: the next round of discovery handles it
         if end is None or end == known.queues:
             return start
         self._batch_ms = _clock.monotonic_ms()
@@ -201,7 +205,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._newest
 
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
-        """Return the tasks of a batch, also of one that is run again after a restart."""
+        """Return the tasks of a batch, which may be one that Spark repeats after a restart."""
         stop = from_json(end)
         begin = {**from_json(start).queues, **(stop.origin or {})}
         todo = ranges(begin, stop.queues)
@@ -209,7 +213,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return partitions_of(todo, self._options, mean_bytes=self._mean_bytes)
 
     def _sample(self, todo: Sequence[Range]) -> None:
-        """Find the size of a record again if the last sample is old."""
+        """Sample the mean size of a record if the last sample is older than SAMPLE_KEPT_MS."""
         now_ms = _clock.monotonic_ms()
         if self._sampled_ms is not None and now_ms - self._sampled_ms < SAMPLE_KEPT_MS:
             return
@@ -232,8 +236,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------------- what to read next
 
     def _reaching(self, known: Offsets, ends: EndOffsets) -> Offsets:
-        """Return the ends of the queues as far as known. If a broker is away, use the last end it
-        reported, so that messages waiting there do not look read."""
+        """Return the last known ends of the queues. For a broker that is away, this is the last end
+        it reported, so that the lag still counts its unread messages."""
         self._reported |= ends.by_queue
         unasked = (queue for queue in known if queue not in ends.by_queue)
         away = (queue for queue in unasked if self._is_away(queue))
@@ -247,11 +251,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _bounds(
         self, known: Offsets, ends: EndOffsets
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int], list[MessageQueue]]:
-        """Return the start and the end of a batch without limits, and the queues that end before
-        they start."""
+        """Return the start and the end of a batch without limits, and the queues whose end is
+        before their start: their messages are lost."""
         end_now = dict(ends.by_queue)
         for queue in ends.copies & known.keys():
-            # A slave may lag, which is no loss: its master has the rest.
+            # A slave may lag, which is no loss: its master has the later messages.
             end_now[queue] = max(end_now[queue], known[queue])
         new = [queue for queue, end in end_now.items() if queue not in known and end > 0]
         oldest = offsets.earliest(new, self._options.access)
@@ -267,15 +271,15 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = rows_of(todo)
         if rows == 0:
             return end
-        # A loss is passed at once, without waiting for more messages, so that it is reported only
-        # once.
+        # A batch with a loss does not wait for more messages: the loss would be reported again in
+        # each attempt.
         may_wait = self._frozen is None and not backward(begin, end)
         if may_wait and not is_enough(caps, rows, self._since_batch_ms()):
             return None
         rows_max = caps.rows_max
         if caps.bytes_max is None and (rows_max is None or rows <= rows_max):
             return end
-        # Messages that have expired count nothing: a batch passes all of them at once.
+        # Expired messages do not count towards the limits: one batch skips all of them.
         oldest = self._earliest(todo)
         there = {q: min(max(at, oldest.get(q, at)), end.get(q, at)) for q, at in begin.items()}
         left = ranges(there, end)
@@ -287,7 +291,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cap(there, end, rows_max)
 
     def _earliest(self, todo: Iterable[Range]) -> Offsets:
-        """Return the oldest offsets of queues, some seconds old: they only grow."""
+        """Return the oldest offsets of queues, asked at most EARLIEST_MS ago. They only grow, so an
+        old answer is a lower bound."""
         now_ms = _clock.monotonic_ms()
         if self._oldest_ms is None or now_ms - self._oldest_ms >= EARLIEST_MS:
             asked = [part.queue for part in todo]
@@ -302,7 +307,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def default_read_limit(caps: Caps) -> ReadLimit:
     """Return the limit that Spark passes with each request.
 
-    Spark has no limit with several parts, so one of them stands for all: see :func:`caps_under`.
+    Spark has no limit with several parts, so one of ``caps`` stands for all: see
+    :func:`caps_under`.
     """
     if caps.rows_max is not None:
         return ReadMaxRows(caps.rows_max)
@@ -316,8 +322,8 @@ def default_read_limit(caps: Caps) -> ReadLimit:
 def caps_under(limit: ReadLimit, caps: Caps) -> Caps:
     """Return the limits that apply when Spark asks with ``limit``.
 
-    They are those of the options, with the number of ``limit`` in place of theirs. ReadAllAvailable
-    removes all limits.
+    They are ``caps``, the limits of the options, with the number of ``limit`` in place of the
+    corresponding one. ReadAllAvailable removes all limits.
     """
     match limit:
         case ReadAllAvailable():
@@ -332,7 +338,8 @@ def caps_under(limit: ReadLimit, caps: Caps) -> Caps:
 
 
 class LagReport:
-    """Keeps the committed offsets of a group at the end of the last finished batch."""
+    """Commits the end of each finished batch as the offsets of a group, so that tools show the lag.
+    Failures are only logged."""
 
     def __init__(self, group: str, access: Access) -> None:
         self._group = group
@@ -360,7 +367,7 @@ class LagReport:
     def _make(self, changed: Offsets) -> None:
         """Create the group on brokers where this query has not reported yet.
 
-        A broker may refuse that and still accept offsets of the group.
+        If a broker refuses, that is only logged: it may still accept offsets of the group.
         """
         known = {queue.broker_name for queue in self._reported}
         strange = [queue for queue in changed if queue.broker_name not in known]

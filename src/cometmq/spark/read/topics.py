@@ -1,4 +1,5 @@
-"""The queues that a read covers: those of topics, by name or by a pattern, or single queues."""
+"""The choice of queues to read: those of named topics, of topics that match a pattern, or single
+queues. Finds the queues of a choice in the routes."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ OPTIONS: Final = ("topic", "subscribePattern", "includeSystemTopics", "assign")
 ALIASES: Final = {"subscribe": "topic"}
 
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
-"""The topic CLUSTER_REPLY_TOPIC of a cluster holds the replies of request/reply."""
+"""Suffix of the topic that holds a cluster's replies to requests: CLUSTER_REPLY_TOPIC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Topics whose whole name matches.
+    """Topics whose whole name matches the regular expression.
 
     System topics, retry topics and dead-letter queues are left out unless ``has_system_topics``.
     """
@@ -56,10 +57,10 @@ TopicChoice = Topics | Pattern | Assigned
 
 @dataclass(frozen=True, slots=True)
 class TopicQueues:
-    """The queues of a choice, sorted, and those of its topics that the name servers do not know.
+    """The queues of a choice, sorted. ``unknown`` are topics that the name servers do not know.
 
-    ``brokers`` has, by topic, the brokers that the topic's route has an address of. ``absent`` has
-    the brokers that a route names without an address, each with a text that says where.
+    ``brokers`` has the brokers with an address in the route of each topic. ``absent`` has the
+    brokers that a route names without an address, each with a text about that route.
     """
 
     queues: list[MessageQueue]
@@ -69,7 +70,7 @@ class TopicQueues:
 
 
 def parse(given: Given) -> TopicChoice:
-    """Return the choice in the options of a read. Raises BadOption."""
+    """Parse the options that choose topics or queues. Raises BadOption."""
     option = only_one(given, ("topic", "subscribePattern", "assign"))
     if "includeSystemTopics" in given and option != "subscribePattern":
         raise BadOption("includeSystemTopics", "needs subscribePattern")
@@ -116,7 +117,8 @@ def find_all(choice: TopicChoice, access: Access) -> list[MessageQueue]:
 def check(
     found: TopicQueues, choice: TopicChoice, access: Access, *, without: Collection[str] = ()
 ) -> None:
-    """Check that all that was chosen exists. Queues of brokers in ``without`` may be missing.
+    """Check that each chosen topic or queue exists. Queues of brokers in ``without`` may be
+    missing.
 
     Raises RouteNotFound for a topic and BadOption for an assigned queue that does not exist.
     """
@@ -150,10 +152,10 @@ def matching(pattern: Pattern, known: Iterable[str], cluster_names: frozenset[st
 def _absent(
     known: Mapping[str, TopicRoute], reachable: Mapping[str, frozenset[str]]
 ) -> dict[str, str]:
-    """Return the brokers that a route names without an address, each with a text that says where.
+    """Return the brokers that a route names without an address, each with a text about that route.
 
-    A route names brokers with queues, and those in the configuration of an ordered topic
-    (``broker-a:4;broker-b:4``).
+    A route names the brokers that have queues, and, for an ordered topic, those in its
+    configuration (``broker-a:4;broker-b:4``).
     """
     found: dict[str, str] = {}
     for topic, route in known.items():

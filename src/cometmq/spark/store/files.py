@@ -1,8 +1,8 @@
 """The files of a store directory, read only: the log with its records, and the queues with their
 entries.
 
-Nothing is locked or written, so a broker may run at the same time. A file that it deletes between
-two lookups is treated as if it had never existed. Layout: store/layout.py.
+Nothing is locked or written, so a broker may run at the same time. A file that the broker deletes
+between two lookups is treated as if it had never existed. Layout: store/layout.py.
 """
 
 from __future__ import annotations
@@ -45,15 +45,21 @@ from cometmq.store.layout import (
 )
 
 BLOCK_BYTES: Final = 2 << 20
-"""Bytes read at a time: much compared with the cost of a call, little compared with a processor's
-caches. A block makes few batches (read/corrupt.py); Spark processes these while the next block is
-decoded."""
+"""Bytes read at a time: large enough that the cost of a call is small, and small enough to stay in
+the processor's caches. A block makes few batches (read/corrupt.py), which Spark processes while the
+next block is decoded."""
 
 RECORD_BYTES_MAX: Final = 1 << 27
+"""A larger size counts as damage."""
+
 _SEARCH_BYTES: Final = 256 << 10
 _ZEROS: Final = bytes(_SEARCH_BYTES)
 _FURTHER_BYTES: Final = 4 << 20
+"""Bytes after the last known record in which the end of a log searches further records."""
+
 _LAST_BYTES: Final = 64 << 10
+"""Bytes read beyond a part, for its last record, which may extend into the next part."""
+
 _POSITIONS: Final = ("cometmq-progress.json", "cometmq-positions.json")
 
 ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
@@ -62,15 +68,15 @@ ENTRY: Final = np.dtype(QUEUE_ENTRY_COLUMNS)
 Entries = npt.NDArray[np.void]
 
 Listed = tuple[tuple[int, int], ...]
-"""Files of a folder that are named by an offset: that offset, and their bytes."""
+"""Files of a folder that are named by an offset: that offset, and the size in bytes."""
 
 StoreFile = FileIO | RemoteFile
 
 
 @dataclass(frozen=True, slots=True)
 class LogFileStatus:
-    """A file of the commit log: the physical offset of its first byte, and its length. A URL may
-    have credentials, so it is in no text of this value."""
+    """A file of the commit log: ``base`` is the physical offset of its first byte. ``path`` may be
+    a URL with credentials, so ``repr`` leaves it out."""
 
     path: str = field(repr=False)
     base: int
@@ -84,7 +90,8 @@ class LogFileStatus:
 
 @dataclass(frozen=True, slots=True)
 class DamagedBytes:
-    """Bytes that are no record: from ``start`` to ``stop``, where the next record begins."""
+    """Bytes that are no record, from ``start`` to ``stop`` (physical offsets): the next record
+    begins at ``stop``, or the part ends there."""
 
     start: int
     stop: int
@@ -93,7 +100,7 @@ class DamagedBytes:
 
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
-    """One entry of a queue."""
+    """One entry of a queue: the physical offset and the size of its record, and the tag code."""
 
     physical: int
     size_bytes: int
@@ -106,7 +113,9 @@ class StoredEntry:
 
 
 class _Positions(msgspec.Struct):
-    """The fields of CometMQ's position files that say how far queue files are complete."""
+    """The fields of CometMQ's position files that say how far queue files are complete: up to the
+    physical offset ``complete``, or ``written`` if that is negative. ``number`` grows with each
+    writing of a file."""
 
     written: int = 0
     complete: int = -1
@@ -153,8 +162,9 @@ def _numbered(folder: str) -> list[tuple[int, str, int]]:
 def log_end(files: list[LogFileStatus], hint: int = -1) -> int:
     """Return the physical offset after the last record of a log.
 
-    ``hint`` is the start or the end of a record, as known from the queues. With it, only some
-    megabytes after the last record are read instead of the whole last file. Raises OSError.
+    ``hint`` is the start or the end of a record, known from the queues; -1 for none. With a hint,
+    only _FURTHER_BYTES after the last record are read instead of the whole last file. Raises
+    OSError.
     """
     for file in reversed(files):
         start = hint if file.base <= hint <= file.stop else file.base
@@ -165,11 +175,10 @@ def log_end(files: list[LogFileStatus], hint: int = -1) -> int:
 
 
 def _end_of_file(file: LogFileStatus, start: int, further_bytes: int) -> int:
-    """Follow the chain of sizes from ``start`` to where no further record begins within
-    ``further_bytes``.
+    """Return the end of the last record of a file, followed from the record at ``start``.
 
-    The limit matters because most of a new file is zeros, and reading them would take most of the
-    time.
+    After the last record, ``further_bytes`` are searched for another one. The limit matters because
+    most of a new file is zeros, and reading them would take most of the time.
     """
     position = start
     with opened(file.path) as handle:
@@ -180,11 +189,12 @@ def _end_of_file(file: LogFileStatus, start: int, further_bytes: int) -> int:
             )
             if further < 0:
                 return position
-            # The damage in between is handled when the records are read.
+            # Damage lies between: it is reported when the records are read.
             position = further
 
 
 def _follow(handle: StoreFile, file: LogFileStatus, position: int) -> int:
+    """Return the end of the chain of valid records that begins at ``position``."""
     while file.stop - position >= FIXED_BYTES:
         data = read_at(handle, _SEARCH_BYTES, position - file.base)
         stop = check_records(data, 0, len(data), position)
@@ -196,7 +206,7 @@ def _follow(handle: StoreFile, file: LogFileStatus, position: int) -> int:
         size = PREFIX.unpack_from(data)[0]
         if not len(data) < size <= min(RECORD_BYTES_MAX, file.stop - position):
             break
-        # Longer than one read: it counts if it can be decoded as a whole.
+        # The record is longer than one read: read all of it, and accept it if it can be decoded.
         if not _is_whole(read_at(handle, size, position - file.base)):
             break
         position += size
@@ -205,19 +215,19 @@ def _follow(handle: StoreFile, file: LogFileStatus, position: int) -> int:
 
 def find_record(handle: StoreFile, file: LogFileStatus, start: int, stop: int) -> int:
     """Return the first position in ``start <= position < stop`` where a record of this file begins,
-    or -1.
+    or -1. Positions are physical offsets.
 
-    A record contains its own physical offset, so the search can start anywhere inside other
-    records.
+    A record contains its own physical offset. The search can therefore start inside another record,
+    whose bytes are not mistaken for a record.
     """
     position = start
     while position < stop:
         try:
             data_at = handle.seek(position - file.base, os.SEEK_DATA) + file.base
         except OSError:
-            # Only a hole follows.
+            # Only a hole of the sparse file follows.
             return -1
-        # The record may begin in the hole before the data, since sizes begin with zero bytes.
+        # The record may begin in the hole before the data, since its size begins with zero bytes.
         position = max(position, data_at - FIXED_BYTES)
         data = read_at(handle, _SEARCH_BYTES, position - file.base)
         # Most of a new file is zeros; comparing them is ten times faster than searching.
@@ -251,7 +261,7 @@ def blocks(
             handle.read_on(end - file.base)
         position = start
         if position > file.base:
-            # The previous part ends with the record that extends into this one.
+            # A record that extends into this part belongs to the previous part.
             position = find_record(handle, file, position, end)
         while 0 <= position < end:
             found, following = _next(handle, file, position, end, broker_name)
@@ -265,9 +275,8 @@ def blocks(
 def _next(
     handle: StoreFile, file: LogFileStatus, position: int, stop: int, broker_name: str
 ) -> tuple[Block | DamagedBytes | None, int]:
-    """Read the records from ``position`` on. Return them, and the position to continue at (-1:
-    none)."""
-    # The last record may extend beyond the part.
+    """Read the records from ``position`` on. Return them or the damage there, and the position to
+    continue at (-1: none)."""
     wanted = min(BLOCK_BYTES, file.stop - position, stop - position + _LAST_BYTES)
     data = read_at(handle, wanted, position - file.base)
     if file.stop - position < FIXED_BYTES or is_blank(data, 0, file.stop - position):
@@ -299,7 +308,8 @@ def _problem(data: bytes, position: int) -> str:
 
 
 def _long_size(data: bytes, position: int) -> int:
-    """Return the size of a record that may be longer than ``data``; 0 if it is no record."""
+    """Return the size of the record that begins with ``data``, which may be longer; 0 if no record
+    begins there."""
     if len(data) < FIXED_BYTES or problem_at(data, 0, position):
         return 0
     size: int = PREFIX.unpack_from(data)[0]
@@ -333,9 +343,9 @@ def _names(path: str) -> list[str]:
 
 
 def noted_complete(root: str) -> int | None:
-    """Return the physical offset up to which queue files are complete according to CometMQ.
+    """Return the physical offset up to which queue files are complete, from CometMQ's files.
 
-    Returns None if CometMQ never ran here. An outdated position file has an offset that is too low.
+    Return None if CometMQ never ran here. The offset of an outdated file is too low, which is safe.
     """
     found: list[_Positions] = []
     for name in _POSITIONS:
@@ -351,8 +361,11 @@ def noted_complete(root: str) -> int | None:
 
 
 class ConsumeQueueReader:
-    """The files of a queue, as listed at creation or given, and what was found in them: nothing is
-    looked up twice. A queue without files is empty."""
+    """Reads the entries of one queue. A queue without files is empty.
+
+    The files are listed at creation, or given as ``listed``. Results are cached, so that nothing is
+    looked up twice.
+    """
 
     def __init__(self, root: str, topic: str, queue_id: int, listed: Listed | None = None) -> None:
         folder = joined(root, "consumequeue", topic, str(queue_id))
@@ -376,7 +389,7 @@ class ConsumeQueueReader:
         return bool(self._files)
 
     def listed(self, start: int, stop: int) -> Listed:
-        """Return the files that have entries of a range, for a reader in another process."""
+        """Return the files that have entries of a range, for the constructor in another process."""
         return tuple(
             file
             for file, (first, _, count) in zip(self._listed, self._files, strict=True)
@@ -384,7 +397,7 @@ class ConsumeQueueReader:
         )
 
     def stop(self, near: int = 0) -> int:
-        """Return the offset after the last entry, as found by the first call. The search begins at
+        """Return the offset after the last entry, cached by the first call. The search begins at
         ``near``, such as the end of another queue of the topic."""
         if self._stop is None:
             self._stop = self._find_stop(near)
@@ -411,6 +424,8 @@ class ConsumeQueueReader:
         return self._starts[key]
 
     def _find_start(self, physical_min: int, stop: int, near: int) -> int:
+        """Search the file first, then the entry in it."""
+
         def begins_at(offset: int) -> bool:
             found = self.entry(offset)
             return found.is_record and found.physical >= physical_min
@@ -420,7 +435,7 @@ class ConsumeQueueReader:
         if not files:
             return stop
         if begins_at(files[0][0]):
-            return files[0][0]  # as long as nothing is deleted
+            return files[0][0]  # the usual case: no record has been deleted
         at = bisect_left(range(1, len(files)), True, key=lambda at: begins_at(files[at][0]))
         low, high = files[at]
         found = low + first_entry(high - low, near - low, lambda number: begins_at(low + number))
@@ -429,7 +444,7 @@ class ConsumeQueueReader:
         return files[at + 1][0] if at + 1 < len(files) else stop
 
     def entry(self, offset: int) -> StoredEntry:
-        """Return one entry, or an empty one if there is none. Raises OSError."""
+        """Return one entry; all its fields are 0 if there is none. Raises OSError."""
         if offset not in self._seen:
             self._seen[offset] = self._look_up(offset)
         return self._seen[offset]
@@ -442,7 +457,7 @@ class ConsumeQueueReader:
         return StoredEntry(0, 0, 0)
 
     def mean_bytes(self, start: int, stop: int) -> int:
-        """Return the mean size of the records of a range, 1 if there is none."""
+        """Return the mean size in bytes of the records of a range, 1 if there is none."""
         key = (start, stop)
         if key not in self._mean_bytes:
             sizes = self.entries(start, stop)["size"].tolist()
@@ -466,11 +481,12 @@ class ConsumeQueueReader:
 
 
 def first_entry(count: int, near: int, holds: Callable[[int], bool]) -> int:
-    """Return the first of ``count`` numbers of entries for which ``holds``, ``count`` if there is
-    none. After one for which it holds, it holds for all.
+    """Return the first entry number below ``count`` for which ``holds`` is true, else ``count``.
 
-    Behind a URL each page costs a request. So the search looks at the first and the last entry of a
-    page, begins with that of ``near``, goes on in steps that grow, and then halves what is left.
+    ``holds`` must be true for all entries after one for which it is true. Behind a URL, each page
+    costs a request, so the search first finds the page: it tests the first and the last entry of
+    the page of ``near``, then of pages in growing steps from there, then halves the remaining
+    range.
     """
     low, high = 0, count
     page, step = _page_of(min(max(near, 0), max(count - 1, 0))), 1
@@ -499,8 +515,8 @@ def _named(folder: str, listed: Listed) -> list[tuple[int, str, int]]:
 
 
 def files_now(root: str, listed: Listed, wanted: Sequence[int]) -> list[LogFileStatus]:
-    """Return those of the listed log files that have any of some physical offsets, which are in
-    order, with the size that they have now. Raises StoreUnreadable."""
+    """Return the listed log files that contain any of the physical offsets ``wanted`` (sorted),
+    with their current sizes. Raises StoreUnreadable."""
     found: list[LogFileStatus] = []
     for base, path, size_bytes in _named(joined(root, "commitlog"), listed):
         at = bisect_left(wanted, base)

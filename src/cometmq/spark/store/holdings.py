@@ -1,8 +1,8 @@
-"""Tells which messages a store directory holds, and makes the parts of tasks that read them.
+"""Finds which messages a store directory holds, and makes the parts of tasks that read them.
 
-A message is held if its queue has an entry for it and the log has its record. Entries may name
-records that the log lost in a crash, or that were in a file that is missing. Messages that are in
-the log and not yet in their queue are held, too.
+A message is held if the log has its record, and its queue has an entry or does not have one yet. An
+entry alone is not enough: it may refer to a record that the log lost in a crash, or to a missing
+file.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from cometmq.spark.store.planning import Part
 
 _ENTRIES: Final = 1 << 20
-"""Number of queue entries looked at together."""
+"""Number of queue entries read at a time."""
 
+#: Bit of sysFlag in records that are in no queue: half messages and rollbacks.
 _UNQUEUED: Final = int(TransactionType.PREPARED)
 _NOTHING: Final = RequestedRange(0, 0)
 
@@ -45,7 +46,8 @@ class Newest:
 
 
 def runs(offsets: Ints) -> list[tuple[int, int]]:
-    """Return the runs of consecutive numbers in sorted ones, which may repeat."""
+    """Return the runs of consecutive offsets as half-open ranges. ``offsets`` are sorted; numbers
+    may repeat."""
     if not len(offsets):
         return []
     edges = np.flatnonzero(np.diff(offsets) > 1)
@@ -55,7 +57,7 @@ def runs(offsets: Ints) -> list[tuple[int, int]]:
 
 
 class StoreHoldings:
-    """The messages of one store directory, as found at creation. Raises NoStore, StoreUnreadable,
+    """The messages of one store directory, looked up at creation. Raises NoStore, StoreUnreadable,
     OSError."""
 
     def __init__(self, root: StoreRoot, options: StoreOptions) -> None:
@@ -63,8 +65,8 @@ class StoreHoldings:
         self._root = root
         self._choice = options.choice
         self._planner = StorePlanner(root, options)
-        # The broker may run: the bounds of queues must not be older than what `ends` found, and the
-        # end of the log not older than they.
+        # The order matters if a broker runs: first `ends`, then the bounds of queues, then the end
+        # of the log. Otherwise a new message could be in none of them.
         log_ends, names = self._planner.ends()
         self._bounds = {key: self._planner.bounds(key) for key in names if self._is_wanted(key)}
         self._end = log_end(self._planner.files, log_ends.newest)
@@ -87,7 +89,7 @@ class StoreHoldings:
         ]
 
     def ends(self) -> dict[MessageQueue, int]:
-        """Return the end of each queue, whether its last messages are held or not."""
+        """Return the end of each queue, even if its last messages are not held."""
         return {
             self._queue(key): max([stop, *(run[1] for run in self._newest_runs(key))])
             for key, (_, stop) in self._bounds.items()
@@ -108,8 +110,10 @@ class StoreHoldings:
         return found
 
     def stored_ms(self, places: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return the store time of one held message of each queue. Queues of other stores, and
-        records that cannot be read, are left out. Raises OSError."""
+        """Return the store time (ms) of the held message at each queue's offset in ``places``.
+
+        Queues of other stores, and records that cannot be read, are left out. Raises OSError.
+        """
         found: dict[MessageQueue, int] = {}
         for key, (_, stop) in self._bounds.items():
             queue = self._queue(key)
@@ -125,7 +129,7 @@ class StoreHoldings:
         return found
 
     def parts(self, wanted: Iterable[Range]) -> list[Part]:
-        """Return the parts of tasks that read some of the held messages."""
+        """Return the parts that read the messages ``wanted``, all of which must be held."""
         by_entries: list[Part] = []
         in_log: list[dict[Key, RequestedRange]] = []
         for part in wanted:
@@ -134,7 +138,7 @@ class StoreHoldings:
             if part.start < stop:
                 by_entries.append(self._planner.queue_part(key, part.start, min(part.stop, stop)))
             if part.stop > stop:
-                # A part of the log takes one range of each queue.
+                # A part of the log has one range per queue: use another part for further ranges.
                 free = next((ranges for ranges in in_log if key not in ranges), None)
                 if free is None:
                     free = {}
@@ -152,6 +156,7 @@ class StoreHoldings:
         return MessageQueue(key[0], self._root.broker_name, key[1])
 
     def _ranges(self, key: Key) -> list[Range]:
+        """Return the ranges of a queue whose entries refer to records in the log."""
         start, stop = self._bounds[key]
         files = self._planner.files_of(key)
         spans: list[tuple[int, int]] = []
@@ -166,7 +171,7 @@ class StoreHoldings:
         return [Range(self._queue(key), *span) for span in spans]
 
     def _has_records(self, entries: Entries) -> Flags:
-        """Return which entries refer to a place within the log."""
+        """Return for each entry whether its record lies within an existing file of the log."""
         physical = entries["physical"].astype(np.int64)
         sizes = entries["size"].astype(np.int64)
         files = self._planner.files
@@ -179,8 +184,8 @@ class StoreHoldings:
         return held
 
     def _in_log_alone(self) -> dict[Key, Newest]:
-        """Return the messages in the last part of the log that their queues do not have yet. That
-        part is the whole log if there are no queues."""
+        """Return the messages in the last part of the log whose queues have no entry for them yet.
+        That part is the whole log if there are no queues."""
         places: dict[Key, list[Newest]] = {}
         for part in self._planner.log(self._complete, self._end, RequestedRanges(), -1):
             for block in blocks(part.file, part.start, part.stop, part.root.broker_name):
@@ -225,7 +230,7 @@ def _joined(found: list[Newest]) -> Newest:
 
 
 def _by_key(block: Block) -> Iterator[tuple[Key, Ints]]:
-    """Yield each queue of a block, and which rows are its messages."""
+    """Yield each queue of a block, and the numbers of the rows with its messages."""
     topics, codes = block.topic_codes()
     keys = codes.astype(np.int64) << 32 | block.number("queue_id") & 0xFFFF_FFFF
     is_queued = block.number("sys_flag") & _UNQUEUED == 0

@@ -1,9 +1,9 @@
-"""The options of a read from store directories, parsed and checked once, and the messages of each
+"""The options of a read from store directories, parsed and checked once, and the range of each
 queue that they request. An error names the option.
 
 The options mean the same as in a read over the network. Options for connecting to a cluster or for
-the progress of a stream are unknown here. Pure functions except for ``bounds``, which looks up a
-queue's files.
+the progress of a stream are unknown here. The module does no I/O, except through the argument
+``bounds``, which looks up a queue's files.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 SPLIT_BYTES: Final = 128 << 20
-"""Size of a task's part of the log: large compared with the cost of a task, small compared with a
-file of 1 GiB."""
+"""Default size of a task's part of the log: large enough that the cost of a task is small, and a
+fraction of a log file of 1 GiB."""
 
 KNOWN: Final = (
     "store",
@@ -69,13 +69,13 @@ Key = tuple[str, int]
 """Topic and queue id: a queue of one store."""
 
 Bounds = Callable[[Key], tuple[int, int]]
-"""Returns the offset of a queue's first message and the offset after its last one."""
+"""Function that returns the offset of a queue's first message and the offset after its last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRoot:
-    """A store directory, and the name of its broker. A URL may have credentials, so it is in no
-    text of this value."""
+    """A store directory, and the name of its broker. ``path`` may be a URL with credentials, so
+    ``repr`` leaves it out."""
 
     path: str = field(repr=False)
     broker_name: str
@@ -83,8 +83,8 @@ class StoreRoot:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """All options of a read of store directories. ``only_queued`` leaves out records that are in
-    the log but in no queue."""
+    """All options of a read of store directories. With ``only_queued``, records of the log that are
+    in no queue are left out."""
 
     roots: tuple[StoreRoot, ...]
     choice: TopicChoice
@@ -118,7 +118,7 @@ OPEN: Final = RequestedRange()
 
 @dataclass(frozen=True, slots=True)
 class RequestedRanges:
-    """The requested range of each queue. ``otherwise`` is for queues without one of their own."""
+    """The requested range of each queue. Queues not in ``by_queue`` have ``otherwise``."""
 
     otherwise: RequestedRange = OPEN
     by_queue: dict[Key, RequestedRange] = field(default_factory=dict)
@@ -176,8 +176,8 @@ def _roots(paths: tuple[str, ...], given: tuple[str, ...] | None) -> tuple[Store
 
 
 def broker_of(path: str) -> str:
-    """Return the broker's name derived from the path of its store: the last folder not called
-    ``store``. No file of a store contains the name."""
+    """Return the broker's name derived from the path of its store, because no file of a store
+    contains it: the last folder, or the one before if the last is called ``store``."""
     folder, name = os.path.split(os.path.abspath(place_of(path)))
     return os.path.basename(folder) or name if name == "store" else name
 
@@ -189,8 +189,8 @@ def requested_ranges(
     queues: Iterable[Key],
     bounds: Bounds,
 ) -> RequestedRanges:
-    """Return the ranges of one broker's queues. Raises BadOption for a queue that does not
-    exist."""
+    """Return the ranges that two positions request of one broker's queues. Raises BadOption for a
+    position that names a queue that does not exist."""
     otherwise = replace(_unknown_start(starting), **_unknown_stop(ending))
     if _is_global(starting) and _is_global(ending):
         return RequestedRanges(otherwise)
@@ -201,14 +201,13 @@ def requested_ranges(
     for key in known:
         requested = _narrowed(OPEN, starting, broker_name, key, bounds, is_start=True)
         found[key] = _narrowed(requested, ending, broker_name, key, bounds, is_start=False)
-    # Every task of the log carries them.
+    # Keep only the differing ones, because every task of the log carries them.
     own = {key: asked for key, asked in found.items() if asked != otherwise}
     return RequestedRanges(otherwise, own)
 
 
 def _is_global(named: NamedPosition | None) -> bool:
-    """Return whether a position is the same for existing queues and for those that are added
-    later."""
+    """Return whether a position is the same for queues that the plan does not know."""
     position = None if named is None else named.position
     if isinstance(position, AtTimes):
         return position.everywhere_ms is not None
@@ -216,7 +215,8 @@ def _is_global(named: NamedPosition | None) -> bool:
 
 
 def _unknown_start(named: NamedPosition | None) -> RequestedRange:
-    """Return the range of a queue unknown to the plan: it starts with its first message."""
+    """Return the range of a queue that the plan does not know: it starts at the moment of the
+    position, or with the first message."""
     if named is not None and isinstance(named.position, AtTimes):
         return RequestedRange(from_ms=named.position.everywhere_ms or -END)
     return OPEN
@@ -242,7 +242,7 @@ def _check(named: NamedPosition | None, broker_name: str, known: set[Key]) -> No
 
 
 def check_brokers(named: NamedPosition | None, brokers: Iterable[str]) -> None:
-    """Reject a position that names a broker whose store is not read. Raises BadOption."""
+    """Raise BadOption for a position that names a broker whose store is not read."""
     if named is None or not isinstance(named.position, (AtOffsets, AtTimes)):
         return
     known = set(brokers)
@@ -263,6 +263,7 @@ def _narrowed(
     *,
     is_start: bool,
 ) -> RequestedRange:
+    """Return ``requested`` with its start, or with ``is_start`` false its end, at a position."""
     if named is None:
         return requested
     position = named.position
@@ -294,7 +295,7 @@ def _at_edge(
     requested: RequestedRange, edge: Edge, key: Key, bounds: Bounds, *, is_start: bool
 ) -> RequestedRange:
     if (edge is Edge.EARLIEST) == is_start:
-        # From the first message on, or up to the last.
+        # The start at the beginning, or the end at the end.
         return requested if is_start else replace(requested, stop=bounds(key)[1])
     start, stop = bounds(key)
     return replace(requested, start=stop) if is_start else replace(requested, stop=start)

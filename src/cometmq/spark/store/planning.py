@@ -1,10 +1,10 @@
 """Plans a read of store directories: selects the queues, finds their ends, and makes the parts that
 tasks read, which are parts of the log or ranges of queues.
 
-A broker may run at the same time. A read returns what the queues held at the time of the plan, and
-the log after their entries. Queue entries are written in the order of the log except for the last
-moments. So queues are trusted up to some megabytes before the newest entry, and from there on the
-log is read.
+A broker may run at the same time. A read returns the messages that were in the queues at the time
+of the plan, and those that were in the log but not yet in a queue. Queue entries are written in the
+order of the log, except for the newest ones. Queues are therefore trusted up to the physical offset
+``dispatched``, LAST_MOMENTS_BYTES before the newest entry; from there on the log is read.
 """
 
 from __future__ import annotations
@@ -49,21 +49,25 @@ FEW_PARTS: Final = 4
 Random reads cost more than sequential ones, but much less than reading the whole log."""
 
 LAST_MOMENTS_BYTES: Final = 16 << 20
+"""Part of the log before the newest queue entry in which entries of other queues may be missing."""
+
 _SAMPLE: Final = 64
+"""Number of queue entries from which the mean size of records is taken."""
+
 _HEAD_BYTES: Final = 128
 
 THREADS: Final = 16
-"""Number of groups of queues of a remote store that are looked at together: mostly they wait."""
+"""Number of threads that look up queues of a remote store. They mostly wait for responses."""
 
 _NEIGHBOURS: Final = 16
-"""Number of queues of a topic that are looked at one after the other. Their ends are near each
-other, so the first tells where to look for the next."""
+"""Number of queues of a topic that one thread looks up in sequence. Their ends are near each other,
+so the search in a queue begins at the end of the previous one."""
 
 FirstPlaces = Mapping[str, Mapping[int, int]]
 """The physical offset of the first entry of queues, by topic and queue id."""
 
 QueueIds = tuple[int, ...]
-"""Ids of queues as the bounds of their runs: (0, 8, 10, 11) are 0 to 7, and 10."""
+"""Queue ids, as the half-open bounds of runs: (0, 8, 10, 11) stands for 0 to 7, and 10."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -73,11 +77,14 @@ _R = TypeVar("_R")
 class LogPart:
     """The records of a log file that begin at ``start <= physical offset < stop``.
 
-    Records before the first entry of their queue belong to a deleted topic of the same name and are
-    left out: ``first_places`` has that entry's place. After :func:`cut_log` it has only places
-    after ``start``, and queues that begin before are ``begun``. Of other queues, which are empty,
-    records before the physical offset ``dispatched`` are left out. If ``dispatched`` is -1, no
-    record is left out because of its queue.
+    Records before the first entry of their queue belong to a deleted topic of the same name, and
+    the task leaves them out (:meth:`first_of`):
+
+    - ``first_places`` has the physical offset of that entry. After :func:`cut_log` it has only
+      those after ``start``; ``begun`` has the queues with an earlier one.
+    - Other queues are empty: of these, records before the physical offset ``dispatched`` are left
+      out.
+    - If ``dispatched`` is -1, queues are ignored and no record is left out.
     """
 
     root: StoreRoot
@@ -90,7 +97,7 @@ class LogPart:
     begun: Mapping[str, QueueIds] = field(default_factory=dict, repr=False)
 
     def first_of(self, topic: str, queue_id: int) -> int:
-        """Return the physical offset from which records of a queue count."""
+        """Return the physical offset before which records of a queue are left out."""
         if self.dispatched < 0:
             return 0
         place = self.first_places.get(topic, {}).get(queue_id)
@@ -106,7 +113,7 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class ListedFiles:
-    """Files of a store as the plan listed them."""
+    """The files of one queue, and those of the log, as the plan listed them."""
 
     queue: Listed
     log: Listed
@@ -116,8 +123,8 @@ class ListedFiles:
 class QueuePart:
     """The messages ``start <= offset < stop`` of a queue, of about ``record_bytes`` each.
 
-    ``listed`` has the files of the queue and of the log. Without it the task lists them: a running
-    broker adds files, and on a local disk that costs nothing.
+    ``listed`` has the files of the queue and of the log, if the store is remote. For a local store
+    it is None and the task lists the files itself, which is cheap and shows files added since.
     """
 
     root: StoreRoot
@@ -141,8 +148,8 @@ Part = LogPart | QueuePart
 class LogEnds:
     """Physical offsets near the end of a log.
 
-    ``newest`` is the end of a record at or before the end of the log, -1 if none is known. Below
-    ``dispatched`` all queues are complete.
+    ``newest`` is the end of the newest record in any queue, -1 if none is known. Every queued
+    record before ``dispatched`` has its queue entry.
     """
 
     newest: int
@@ -150,8 +157,8 @@ class LogEnds:
 
 
 def plan(options: StoreOptions) -> list[tuple[Part, ...]]:
-    """Return the parts that each task reads. Raises NoStore, BadOption, DataLoss, StoreUnreadable,
-    OSError."""
+    """Return the parts of each task of a read. Raises NoStore, BadOption, DataLoss,
+    StoreUnreadable, OSError."""
     forget()
     parts: list[Part] = []
     for root in options.roots:
@@ -175,7 +182,7 @@ def tasks_of(parts: Sequence[Part], options: StoreOptions) -> list[tuple[Part, .
 def is_wanted(
     choice: TopicChoice, broker_name: str, topic: str, queue_id: int | None = None
 ) -> bool:
-    """Return whether a read wants a topic, or one queue of it."""
+    """Return whether a choice includes a topic, or the queue with ``queue_id`` of it."""
     match choice:
         case Topics():
             return topic in choice.names
@@ -188,7 +195,7 @@ def is_wanted(
 
 
 class StorePlanner:
-    """Surveys one store."""
+    """Looks up the queues of one store, and makes the parts of a read from it."""
 
     def __init__(self, root: StoreRoot, options: StoreOptions) -> None:
         self._root = root
@@ -230,8 +237,8 @@ class StorePlanner:
         dispatched: int,
         queues: Iterable[Key] = (),
     ) -> list[LogPart]:
-        """Return the log from ``start`` to ``end``, one part per file that is there, for messages
-        of some queues if these are consulted."""
+        """Return the log from ``start`` to ``end``, one part per existing file. ``queues`` are
+        those whose records are read; they are needed unless ``dispatched`` is -1."""
         parts = log_parts(self._root, self.files, start, end, requested, dispatched, END)
         return self._placed(parts, queues)
 
@@ -239,14 +246,14 @@ class StorePlanner:
         self, start: int, end: int, requested: RequestedRanges, dispatched: int, queues: list[Key]
     ) -> list[LogPart]:
         """Return the log from ``start`` to ``end``, with a part for each file that is missing
-        between others: its task reports it, and no message is left out unseen."""
+        between others: the task of that part reports the loss."""
         files = with_missing_files(self._root.path, self.files)
         parts = log_parts(self._root, files, start, end, requested, dispatched, END)
         return self._placed(parts, queues)
 
     def _placed(self, parts: list[LogPart], queues: Iterable[Key]) -> list[LogPart]:
-        """Return parts of the log with the places where the records of queues begin, so that tasks
-        look up none. An empty queue is left out."""
+        """Return the parts with ``first_places`` of the queues filled in, so that tasks need not
+        look them up. Empty queues are left out."""
         if not parts or parts[0].dispatched < 0:
             return parts
         found: dict[str, dict[int, int]] = {}
@@ -259,7 +266,7 @@ class StorePlanner:
         return [replace(part, first_places=found) for part in parts]
 
     def files_of(self, key: Key) -> ConsumeQueueReader:
-        """Return the files of a queue, as listed at the first call."""
+        """Return the reader of a queue, cached, with the files listed at the first call."""
         if key not in self._queues:
             self._queues[key] = ConsumeQueueReader(self._root.path, *key)
         return self._queues[key]
@@ -271,12 +278,14 @@ class StorePlanner:
         return files.start(self.log_start, stop), stop
 
     def survey(self, names: Sequence[Key]) -> None:
-        """Find the ends of all queues of a remote store, and what a plan needs of the wanted ones,
-        while their pages are kept. Queues of different topics are looked at together."""
+        """Look up the ends of all queues of a remote store, and all that a plan needs of the wanted
+        ones, in several threads. The readers of the queues cache the results."""
         if is_url(self._root.path):
             together(self._look_at, neighbours(names))
 
     def _look_at(self, queues: Sequence[Key]) -> None:
+        """Look up neighbouring queues in sequence: each search begins at the result of the previous
+        one."""
         end = begin = 0
         for key in queues:
             files = self.files_of(key)
@@ -291,17 +300,18 @@ class StorePlanner:
                 files.mean_bytes(max(begin, stop - _SAMPLE), stop)
 
     def ends(self) -> tuple[LogEnds, list[Key]]:
-        """Return the physical offsets near the end of the log, as the queues tell them, and the
-        names of all queues. Call it before the bounds of queues: those must not be older.
+        """Return the physical offsets near the end of the log, according to the queues, and the
+        names of all queues.
 
-        Then what another queue gets meanwhile cannot fall between a range and ``dispatched``.
+        Call this before :meth:`bounds`. If bounds were older than ``dispatched``, a message that a
+        running broker queues in between would be in no range of a queue and in no part of the log.
         """
         path = self._root.path
         names = queue_names(path)
         self.survey(names)
         last: set[tuple[int, int]] = set()
         for key in names:
-            # Behind a URL a queue is looked up once; of a local one nothing is kept.
+            # A remote queue is looked up only once; a local one again in `bounds`.
             files = self.files_of(key) if is_url(path) else ConsumeQueueReader(path, *key)
             stop = files.stop()
             entry = files.entry(stop - 1) if stop else None
@@ -318,8 +328,9 @@ class StorePlanner:
         noted = noted_complete(path)
         complete = newest if noted is None else min(newest, noted)
         if is_url(path) and has_changed_below(joined(path, "consumequeue")):
-            complete = self.log_start  # what was found of queues is of different moments
-        # A local queue may have begun meanwhile.
+            # The queues were looked up at different times: read the whole log.
+            complete = self.log_start
+        # A queue may have been created meanwhile.
         names = queue_names(path)
         return LogEnds(newest, max(complete - LAST_MOMENTS_BYTES, self.log_start)), names
 
@@ -379,12 +390,11 @@ class StorePlanner:
         return replace(requested, by_queue=found)
 
     def _end_named(self, asked: RequestedRange) -> int:
-        """Return the furthest offset that a range names."""
+        """Return the highest offset that the options name for a range, 0 or less for none."""
         return max(asked.start, asked.stop if asked.stop < END else 0)
 
     def _reached(self, keys: list[Key], ends: LogEnds, end: int) -> dict[Key, int]:
-        """Return the ends of queues, by their entries and by records in the log that are in no
-        queue yet."""
+        """Return the ends of queues, including records in the log that are in no queue yet."""
         found = {key: self.bounds(key)[1] for key in keys}
         for part in self.log(ends.dispatched, end, RequestedRanges(), -1) if keys else ():
             for block in blocks(part.file, part.start, part.stop, part.root.broker_name):
@@ -407,7 +417,7 @@ class StorePlanner:
         return self.files_of((topic, queue_id)).entry(first).physical if first < stop else 0
 
     def _report_gone(self, requested: RequestedRanges) -> None:
-        """Report messages that were named by their offsets and are gone."""
+        """Report messages whose offsets the options name and that are gone. Raises DataLoss."""
         for (topic, queue_id), asked in requested.by_queue.items():
             if asked.start < 0:
                 continue
@@ -436,9 +446,9 @@ class StorePlanner:
     def _by_entries(
         self, wanted: list[Key], requested: RequestedRanges, dispatched: int, end: int
     ) -> list[Part] | None:
-        """Return ranges of queues, and the part of the log after what queues have.
+        """Return ranges of queues, and the part of the log from ``dispatched`` on.
 
-        Return None if it is better to read the whole log.
+        Return None if it is better to read the whole log: see FEW_PARTS.
         """
         log_bytes = end - self.log_start
         found: list[QueuePart] = []
@@ -467,7 +477,7 @@ class StorePlanner:
         return self.queue_part(key, low, high)
 
     def queue_part(self, key: Key, low: int, high: int) -> QueuePart:
-        """Return a range of a queue's entries, with the size of its last records as their mean."""
+        """Return a range of a queue as a part. The mean size is that of its last records."""
         files = self.files_of(key)
         high = max(low, high)
         listed = None
@@ -477,8 +487,8 @@ class StorePlanner:
         return QueuePart(self._root, *key, low, high, record_bytes, listed)
 
     def _log_of(self, files: ConsumeQueueReader, low: int, high: int) -> Listed:
-        """Return the log files that a range of a queue refers to, whose entries are in the order of
-        the log."""
+        """Return the log files that a range of a queue refers to. The entries of a queue are in the
+        order of the log, so the first and the last one decide."""
         if low == high:
             return ()
         begin, end, between = files.entry(low), files.entry(high - 1), self.files
@@ -489,19 +499,19 @@ class StorePlanner:
         return tuple((file.base, file.size_bytes) for file in between)
 
     def first_since(self, files: ConsumeQueueReader, low: int, high: int, moment_ms: int) -> int:
-        """Return the first offset in ``low..high`` that was stored at a moment or later, ``high``
-        if there is none."""
+        """Return the first offset in ``low..high`` that was stored at a moment (ms) or later,
+        ``high`` if there is none."""
 
         def store_ms(offset: int) -> int:
             found = self._store_ms(files.entry(offset).physical)
-            # An unreadable record is reported when it is read.
+            # Include an unreadable record: the task that reads it reports it.
             return moment_ms if found is None else found
 
         return low + bisect_left(range(low, high), moment_ms, key=store_ms)
 
 
 def neighbours(names: Iterable[Key]) -> list[list[Key]]:
-    """Return queues in groups of some of one topic each. They come in order."""
+    """Return sorted queues in groups of at most _NEIGHBOURS queues of one topic."""
     found: list[list[Key]] = []
     for key in names:
         if found and found[-1][0][0] == key[0] and len(found[-1]) < _NEIGHBOURS:
@@ -512,8 +522,8 @@ def neighbours(names: Iterable[Key]) -> list[list[Key]]:
 
 
 def together(look: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
-    """Call a function with each of some items, several at the same time, and return the results in
-    order. Raises the first error, after which no further call begins."""
+    """Call a function with each item, in THREADS threads, and return the results in order. Raises
+    the first error, after which no further call begins."""
     with ThreadPoolExecutor(THREADS) as pool:
         looks = [pool.submit(look, item) for item in items]
         try:
@@ -523,7 +533,7 @@ def together(look: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
 
 
 def with_missing_files(root: str, files: Iterable[LogFileStatus]) -> list[LogFileStatus]:
-    """Return the files of a log, and one for each gap between them."""
+    """Return the files of a log, with an assumed file for each gap between them."""
     found: list[LogFileStatus] = []
     for file in files:
         if found and found[-1].stop < file.base:
@@ -557,20 +567,24 @@ def log_parts(
 
 
 def cut_log(part: LogPart, bytes_max: int) -> list[LogPart]:
-    """Split a part of the log into pieces of at most ``bytes_max``, with what each needs of the
-    places of queues. With all of many queues a task would be megabytes."""
+    """Split a part of the log into pieces of at most ``bytes_max``.
+
+    Each piece gets only the ``first_places`` that it needs: with those of all queues, a task could
+    have megabytes.
+    """
     found: list[LogPart] = []
     for at in range(part.start, part.stop, bytes_max):
         later, begun = _places_from(at, part.first_places)
         if at >= part.dispatched:
-            begun = {}  # no record of such a piece is left out for want of a place
+            # All records of this piece are after ``dispatched``, so none are left out.
+            begun = {}
         stop = min(at + bytes_max, part.stop)
         found.append(replace(part, start=at, stop=stop, first_places=later, begun=begun))
     return found
 
 
 def _places_from(start: int, places: FirstPlaces) -> tuple[FirstPlaces, dict[str, QueueIds]]:
-    """Return the places after ``start``, and the queues that begin before."""
+    """Return the places after ``start``, and the queues whose first place is not after it."""
     later: dict[str, Mapping[int, int]] = {}
     begun: dict[str, QueueIds] = {}
     for topic, by_id in places.items():
@@ -584,6 +598,7 @@ def _places_from(start: int, places: FirstPlaces) -> tuple[FirstPlaces, dict[str
 
 
 def _runs(ids: Collection[int]) -> QueueIds:
+    """Return ids of queues as the bounds of their runs."""
     low, high = min(ids), max(ids) + 1
     if high - low == len(ids):
         return low, high
@@ -605,7 +620,8 @@ def queue_parts(part: QueuePart, bytes_max: int) -> list[QueuePart]:
 
 
 def join(parts: Sequence[Part], bytes_max: int) -> list[tuple[Part, ...]]:
-    """Join neighbouring parts in one task up to ``bytes_max``."""
+    """Join neighbouring parts into tasks of at most ``bytes_max``; a larger part is a task of its
+    own."""
     found: list[list[Part]] = []
     size = 0
     for part in parts:

@@ -1,6 +1,7 @@
-"""Reads the parts of a task from the files of a store, and converts them to Arrow batches.
+"""Reads the parts of a task from the files of a store, and converts them to Arrow batches; also the
+reader that Spark calls for ``spark.read`` of a store.
 
-What the parts are is decided in planning.py; files.py reads the bytes.
+planning.py makes the parts; files.py reads the bytes.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Bit of sysFlag in records that are in no queue: half messages and rollbacks.
 _UNQUEUED: Final = int(TransactionType.PREPARED)
 _NOWHERE: Final = (1 << 63) - 1
 
@@ -51,12 +53,12 @@ _GAP_BYTES: Final = 16 << 10
 """Records with at most this gap between them are read in one call."""
 
 Read = tuple[Block, dict[int, str]]
-"""Records, and the problems of some of them by position (see read/corrupt.py)."""
+"""Records, and the problems of bad ones by position (see read/corrupt.py)."""
 
 
 class LogGone(CometError):
-    """Raised if a part of the log (physical offsets) is missing between others, or was deleted
-    between the plan and the task."""
+    """Raised if a file of the log is missing between others, or was deleted after the plan.
+    ``start`` and ``stop`` are physical offsets."""
 
     def __init__(self, path: str, start: int, stop: int) -> None:
         self.path = path
@@ -104,7 +106,7 @@ def report_damage(part: LogPart, damage: DamagedBytes, options: StoreOptions) ->
 
 
 class Selection:
-    """Selects rows in the blocks of one part."""
+    """Selects the rows of a read in the blocks of one part of the log."""
 
     def __init__(self, part: LogPart, options: StoreOptions) -> None:
         self._part = part
@@ -161,14 +163,14 @@ class Selection:
 
 
 def _inside(values: Ints, bounds: list[tuple[int, int]], index: Ints) -> Flags:
-    """Return which values lie in the half-open bounds at their ``index``."""
+    """Return for each value whether it lies in the half-open ``bounds[index]`` of its row."""
     lows, highs = np.array(bounds, np.int64).T
     found: Flags = (values >= lows[index]) & (values < highs[index])
     return found
 
 
 def _kinds(values: Ints) -> tuple[list[int], Ints]:
-    """Return the distinct values, and the index of each row's value among them."""
+    """Return the distinct values, and for each row the index of its value among them."""
     encoded = pa.array(values).dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
 
@@ -215,6 +217,7 @@ def _of_log(part: LogPart, options: StoreOptions) -> Iterator[Read]:
 
 
 def _of_queue(part: QueuePart, options: StoreOptions) -> Iterator[Read]:
+    """Yield the records of a range of a queue, located by its entries."""
     root, listed = part.root.path, part.listed
     reader = ConsumeQueueReader(
         root, part.topic, part.queue_id, None if listed is None else listed.queue
@@ -228,16 +231,16 @@ def _of_queue(part: QueuePart, options: StoreOptions) -> Iterator[Read]:
     _report_gone(part, np.flatnonzero(~held), options)
     tag_filter = options.row_filter.tags
     if not tag_filter.matches_all and part.topic != SCHEDULE_TOPIC:
-        # Entries hold the hash of the tag (in the queue of delayed messages, a time), so most
+        # Entries hold the hash of the tag (but a time in the topic of delayed messages), so most
         # unwanted records need not be read.
         codes = entries["tag_code"]
-        # A store with extensions has addresses there, which tell nothing of the tag.
+        # With extensions (store/layout.py), the entry holds an address, so the tag is unknown.
         held &= np.isin(codes, np.array(sorted(tag_filter.codes), np.int64)) | (
             codes <= MAX_UNIT_ADDRESS
         )
     rows = np.flatnonzero(held)
     if listed is not None:
-        # A log file may have become shorter since the plan: its size now decides.
+        # A log file may have become shorter since the plan: use its current size.
         files = files_now(root, listed.log, np.sort(physical[rows]).tolist())
     for chosen in _runs(physical[rows], sizes[rows], files):
         own = rows[chosen]
@@ -278,6 +281,7 @@ def _block(
     files: list[LogFileStatus],
     options: StoreOptions,
 ) -> Iterator[Read]:
+    """Read neighbouring records of one log file, and check that they are those of the entries."""
     file = _file_of(int(physical[0]), files)
     try:
         if file is None:
@@ -308,7 +312,8 @@ def _block(
 
 
 def _read(file: LogFileStatus, physical: Ints, sizes: Ints) -> tuple[bytes, Ints]:
-    """Read records of one file. Return the bytes, and the position of each record in them."""
+    """Read records of one file, neighbouring ones in one call. Return the bytes, and the position
+    of each record in them."""
     ends = physical + sizes
     edges = np.flatnonzero(physical[1:] - ends[:-1] > _GAP_BYTES) + 1
     firsts = np.concatenate(([0], edges))
@@ -336,7 +341,7 @@ class StoreParts(InputPartition):
 
 
 class StoreReader(DataSourceReader):
-    """Reads store directories, planned once."""
+    """Reads the messages of store directories, planned by the first call."""
 
     def __init__(
         self, options: StoreOptions, names: tuple[str, ...], values: ValueColumns | None = None
@@ -351,9 +356,9 @@ class StoreReader(DataSourceReader):
         return [StoreParts(parts) for parts in plan(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task. Raises the errors of rows.batches."""
+        """Yield the rows of one task. Raises the errors of :func:`batches`."""
         keep_loaded()
-        # If the plan has no task, Spark sends a partition that is no StoreParts.
+        # If the plan has no task, Spark sends a partition of another class.
         parts = partition.value if isinstance(partition, StoreParts) else ()
         found = batches(parts, self._options, self._names)
         return found if self._values is None else self._values.decode(found)

@@ -1,12 +1,12 @@
 """Store directories and archives behind URLs: on object storage or HDFS, opened through Arrow.
 
-A URL is one text, ``s3://BUCKET/FOLDER?endpoint_override=...``, that tasks carry to their process,
-which opens the file system for itself. It may have credentials, so only what :func:`shown` returns
-of it gets into errors and logs.
+A URL is one text, ``s3://BUCKET/FOLDER?endpoint_override=...``, that tasks receive with their plan;
+each process opens the file system for itself. A URL may have credentials, so errors and logs
+contain only the result of :func:`shown`.
 
-Each request costs some milliseconds. So folders, files and the pages around small reads are kept
-until :func:`forget`, which plans and tasks call when they begin, and large reads in sequence read
-ahead. A plan may look at several files at once.
+Each request costs some milliseconds. Lists of folders, open files, and the pages around small reads
+are therefore cached until :func:`forget`, which plans and tasks call when they begin. Large reads
+in sequence read ahead. Several threads of a plan may use the cache.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 SCHEMES: Final = ("s3", "hdfs", "file")
 
 PAGE_BYTES: Final = 128 << 10
-"""Bytes read around a small read. They take little longer than the request itself, and a search
-for the end of a queue needs few of them."""
+"""Size of the page that is read for a small read. It takes little longer than the request itself,
+and a search for the end of a queue needs few pages."""
 
 PAGES_MAX: Final = 512
 FILES_MAX: Final = 2_048
-"""Most open files that are kept. One of S3 is a name and a size, no connection."""
+"""Maximum numbers of cached pages and open files. An open file of S3 is a name and a size, and no
+connection."""
 
 AHEAD_BYTES_MAX: Final = 8 << 20
-"""Most bytes that a read in sequence asks for at once."""
+"""Maximum number of bytes that a read in sequence requests at once."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -47,8 +48,8 @@ _BUCKET: Final = re.compile(r"[\w.-]+", re.ASCII)
 
 
 class StoreUnreadable(CometError):
-    """Raised if files of a store or archive cannot be listed or read at ``url``, which is without
-    credentials."""
+    """Raised if files of a store or archive cannot be listed or read at ``url``, which the caller
+    gives without credentials."""
 
     def __init__(self, url: str, problem: str) -> None:
         self.url = url
@@ -60,14 +61,14 @@ class StoreUnreadable(CometError):
 
 
 def is_url(path: str) -> bool:
-    """Return whether a path is a URL, and no folder of this machine."""
+    """Return whether a path is a URL, and not a path of this machine."""
     return "://" in path
 
 
 def checked(text: str) -> str:
-    """Return a URL or a local path as given, and the path of a ``file`` URL.
+    """Return a valid URL or local path unchanged, and a ``file`` URL as a local path.
 
-    Raises ValueError, without the text if that may have credentials.
+    Raises ValueError for an invalid URL; its message has no credentials.
     """
     if not is_url(text):
         return text
@@ -97,12 +98,13 @@ def shown(path: str) -> str:
 
 
 def place_of(path: str) -> str:
-    """Return the folders of a path; the first of a URL is its bucket or host."""
+    """Return a local path unchanged, and a URL as a path whose first folder is the bucket or
+    host."""
     return "/" + shown(path).split("://", 1)[1].rstrip("/") if is_url(path) else path
 
 
 def joined(folder: str, *names: str) -> str:
-    """Return the path or URL of what is in a folder."""
+    """Return the path or URL of an entry ``names`` below a folder."""
     if not is_url(folder):
         return os.path.join(folder, *names)
     parts = urlsplit(folder)
@@ -115,7 +117,8 @@ def _host(netloc: str) -> str:
 
 
 class _Kept:
-    """Folders with the sizes of their files, open files and pages, kept until :func:`forget`."""
+    """The cache: folders with the sizes of their files, states of folders (:func:`_state`), open
+    files, and pages by URL and number."""
 
     def __init__(self) -> None:
         self.folders: dict[str, dict[str, int]] = {}
@@ -125,7 +128,7 @@ class _Kept:
         self._lock = Lock()
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all entries."""
         with self._lock:
             self.folders.clear()
             self.states.clear()
@@ -133,22 +136,22 @@ class _Kept:
             self.pages.clear()
 
     def file(self, url: str) -> tuple[Any, int] | None:
-        """Return an open file and its size, if it is kept."""
+        """Return an open file and its size, if it is cached."""
         with self._lock:
             return _latest(self.files, url)
 
     def keep_file(self, url: str, found: tuple[Any, int]) -> None:
-        """Keep an open file and its size."""
+        """Cache an open file and its size."""
         with self._lock:
             _keep(self.files, url, found, FILES_MAX)
 
     def page(self, key: tuple[str, int]) -> bytes | None:
-        """Return a page of a file, if it is kept."""
+        """Return a page of a file, if it is cached."""
         with self._lock:
             return _latest(self.pages, key)
 
     def keep_page(self, key: tuple[str, int], page: bytes) -> None:
-        """Keep a page of a file."""
+        """Cache a page of a file."""
         with self._lock:
             _keep(self.pages, key, page, PAGES_MAX)
 
@@ -171,26 +174,26 @@ _kept: Final = _Kept()
 
 
 def forget() -> None:
-    """Look at all folders and files again: a plan or a task begins, and they may have changed."""
+    """Clear the cache. Plans and tasks call this when they begin: files may have changed."""
     _kept.clear()
 
 
 def listed(folder: str) -> Mapping[str, int]:
-    """Return the names in a folder, with the sizes of files. Raises FileNotFoundError,
-    StoreUnreadable."""
+    """Return the names in a folder with the sizes of files (0 for a folder), from the cache if
+    possible. Raises FileNotFoundError, StoreUnreadable."""
     if folder not in _kept.folders:
         _kept.folders[folder] = _names_in(folder)
     return _kept.folders[folder]
 
 
 def forget_listed(folder: str) -> None:
-    """List a folder again at the next call of :func:`listed`."""
+    """Remove a folder from the cache, so that :func:`listed` lists it again."""
     _kept.folders.pop(folder, None)
 
 
 def list_below(folder: str) -> None:
-    """List a folder with all those in it, which takes fewer requests than one by one. Raises
-    FileNotFoundError, StoreUnreadable."""
+    """Cache the lists of a folder and of all folders in it, which takes fewer requests than to list
+    each. Raises FileNotFoundError, StoreUnreadable."""
     if folder not in _kept.states:
         infos = _infos(folder, recursive=True)
         _kept.folders.update({folder: {}, **_entries(folder, infos)})
@@ -198,8 +201,8 @@ def list_below(folder: str) -> None:
 
 
 def has_changed_below(folder: str) -> bool:
-    """Return whether files below a folder were added, removed or written since
-    :func:`list_below`, or that did not list it. Raises StoreUnreadable."""
+    """Return whether files below a folder were added, removed or written since :func:`list_below`;
+    True if that has not been called. Raises StoreUnreadable."""
     try:
         return _state(_infos(folder, recursive=True)) != _kept.states.get(folder)
     except FileNotFoundError:
@@ -207,8 +210,8 @@ def has_changed_below(folder: str) -> bool:
 
 
 def names_now(folder: str) -> list[str]:
-    """Return the names in a folder as they are now, sorted, none if it is missing. Raises
-    StoreUnreadable."""
+    """Return the names in a folder, sorted and without the cache; none if the folder is missing.
+    Raises StoreUnreadable."""
     try:
         return sorted(_names_in(folder))
     except FileNotFoundError:
@@ -220,7 +223,7 @@ def _names_in(folder: str) -> dict[str, int]:
 
 
 def _infos(folder: str, *, recursive: bool) -> list[Any]:
-    """Return what Arrow tells of what is in a folder and, if ``recursive``, of all below."""
+    """Return Arrow's FileInfo of each entry in a folder and, if ``recursive``, of all below."""
     from pyarrow import fs
 
     system, path = _located(folder)
@@ -230,12 +233,13 @@ def _infos(folder: str, *, recursive: bool) -> list[Any]:
 
 
 def _state(infos: list[Any]) -> int:
-    """Return a number that differs if any file has another size or time of writing."""
+    """Return a hash of the names, sizes and modification times of files."""
     return hash(frozenset((info.path, info.size, info.mtime_ns) for info in infos))
 
 
 def _entries(folder: str, infos: list[Any]) -> dict[str, dict[str, int]]:
-    """Return the names in each folder, with the sizes of files."""
+    """Return the names in each folder with the sizes of files; ``infos`` are of all below
+    ``folder``."""
     _, path = _located(folder)
     found: dict[str, dict[str, int]] = {}
     for info in infos:
@@ -249,8 +253,11 @@ def _entries(folder: str, infos: list[Any]) -> dict[str, dict[str, int]]:
 
 
 class RemoteFile:
-    """A file behind a URL, read like a ``FileIO``. Its last window of bytes is kept, and after
-    :meth:`read_on` the next one is fetched while it is used."""
+    """A file behind a URL, with the methods of ``FileIO`` that store/files.py uses.
+
+    A small read is served from cached pages. A large read fetches a window of bytes, which is kept;
+    after :meth:`read_on`, a thread fetches the next window meanwhile.
+    """
 
     def __init__(self, url: str, source: Any, size_bytes: int) -> None:
         """Create from an open Arrow file."""
@@ -282,15 +289,16 @@ class RemoteFile:
             self._thread = None
 
     def read_on(self, stop: int) -> None:
-        """Expect to be read in sequence up to ``stop``: large windows at once, and none beyond."""
+        """Prepare for reads in sequence up to ``stop``: windows of AHEAD_BYTES_MAX, the next one
+        fetched in advance, and none beyond ``stop``."""
         self._until = min(stop, self._size_bytes)
         self._ahead_bytes = AHEAD_BYTES_MAX
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1)
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position and return it. Object storage has no holes: all of a file is data.
-        Raises OSError if there is no data."""
+        """Move to a position and return it. Files of object storage have no holes, so SEEK_DATA
+        finds data at once. Raises OSError for SEEK_DATA at the end."""
         if whence == os.SEEK_END:
             position += self._size_bytes
         elif whence == os.SEEK_DATA and position >= self._size_bytes:
@@ -327,12 +335,13 @@ class RemoteFile:
         return page
 
     def _large(self, start: int, stop: int) -> bytes:
+        """Return bytes from the window, after fetching a window that has them."""
         window_stop = self._window_start + len(self._window)
         follows = self._window_start <= start <= window_stop
         if not self._has(start, stop):
             had = self._window[start - self._window_start :] if follows else b""
             if self._thread is None:
-                # Twice as much at each step: a search that ends soon has read little in vain.
+                # Double the window at each step, so that a search that ends soon wastes little.
                 self._ahead_bytes = min(2 * self._ahead_bytes, AHEAD_BYTES_MAX) if follows else 0
                 end = min(max(stop, start + self._ahead_bytes), self._size_bytes)
                 self._ahead_bytes = max(self._ahead_bytes, end - start)
@@ -344,7 +353,8 @@ class RemoteFile:
         return self._window[at : at + stop - start]
 
     def _in_sequence(self, start: int, stop: int) -> bytes:
-        """Return the bytes from ``start`` to ``stop`` or further, and begin to fetch the next."""
+        """Return the bytes from ``start`` to ``stop`` or further, and start to fetch those after
+        them."""
         found = b""
         if self._next is not None and self._next_start == start:
             found = self._next.result()
@@ -379,7 +389,7 @@ def open_url(url: str) -> RemoteFile:
 
 
 def arrow_file(url: str) -> Any:
-    """Open a file behind a URL as Arrow's own. Raises FileNotFoundError, StoreUnreadable."""
+    """Open a file behind a URL as an Arrow file. Raises FileNotFoundError, StoreUnreadable."""
     system, path = _located(url)
     with reading(url):
         return system.open_input_file(path)
@@ -395,8 +405,8 @@ def _located(url: str) -> tuple[Any, str]:
 
 @lru_cache(16)
 def _file_system(scheme: str, netloc: str, query: str, pid: int) -> tuple[Any, str]:
-    """Return a file system, and the path of its top folder or bucket. Connections do not outlive a
-    fork, so each process has its own."""
+    """Return a file system, and the path of its top folder or bucket. Connections cannot be used
+    after a fork, so ``pid`` is part of the cache's key."""
     from pyarrow import fs
 
     found: tuple[Any, str] = fs.FileSystem.from_uri(urlunsplit((scheme, netloc, "/", query, "")))
@@ -418,12 +428,12 @@ def reading(url: str) -> Iterator[None]:
 
 
 def _is_gone(problem: str) -> bool:
-    """Return whether S3 says that an open file was deleted."""
+    """Return whether an error text of S3 means that an open file was deleted."""
     return "NO_SUCH_KEY" in problem
 
 
 def without_credentials(url: str, problem: str) -> str:
-    """Return what a server or client says of a URL, without its credentials."""
+    """Return an error text about a URL with the URL's credentials replaced."""
     login = urlsplit(url).netloc.rpartition("@")[0]
     for part in (login, *login.split(":", 1)):
         for secret in (part, unquote(part)):

@@ -1,1 +1,1 @@
-"""Tables that micro-batches are written to, each batch exactly once."""
+"""Tables to which micro-batches are written, each batch exactly once."""

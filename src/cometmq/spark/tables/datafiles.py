@@ -1,5 +1,5 @@
-"""The files of a table: its folder on any file system that Spark can write to, and the data files
-that executors write in an attempt at a batch, before the table includes them.
+"""The files of a table: its folder, on any file system that Spark can write to, and the data files
+of an attempt at a batch. Executors write them before a commit adds them to the table.
 
     LocalFolder    a path of this machine, or one that all machines mount
     HadoopFolder   any other URL that Spark knows (hdfs, s3a, abfs, ...), through its JVM
@@ -8,9 +8,9 @@ Names are relative to the folder and separated by ``/``.
 
     ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet
 
-Every attempt has its own folder, so that two drivers, each of which takes itself for the active
-one, cannot touch each other's files. The files of failed attempts are removed after the query's
-next batch, when they can no longer be committed.
+Every attempt has its own folder. Two drivers of one query, each of which considers itself the
+active one, therefore cannot touch each other's files. The files of failed attempts are removed
+after the query's next batch, when they can no longer be committed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DATA: Final = "data"
 _ATTEMPT: Final = re.compile(r"batch=(\d+)-(.+)-[0-9a-f]{8}")
 
-#: Few other readers support INT96, Spark's default, and it has no statistics.
+#: Timestamps as INT64: few other readers support INT96, Spark's default, which has no statistics.
 _TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 
@@ -47,21 +47,21 @@ class StoredFile(NamedTuple):
 
 
 class ReadFolder(Protocol):
-    """The folder of a table, as a reader of its log uses it. A missing folder lists as empty;
-    reading a missing file raises FileNotFoundError."""
+    """The operations on the folder of a table that a reader of its log needs. A missing folder
+    lists as empty; reading a missing file raises FileNotFoundError."""
 
     def url(self, name: str) -> str:
         """Return the URL of a file or folder in this one, for Spark or for an error."""
 
     def names(self, name: str) -> list[str]:
-        """Return the plain names of the entries of a folder, sorted."""
+        """Return the names of the entries of a folder, without the path, sorted."""
 
     def read(self, name: str) -> bytes:
         """Return a file's bytes."""
 
 
 class Folder(ReadFolder, Protocol):
-    """Operations on the folder of a table."""
+    """All operations on the folder of a table."""
 
     def files(self, name: str) -> list[StoredFile]:
         """Return all files below a folder, at any depth, sorted by name."""
@@ -86,7 +86,8 @@ class LocalFolder:
         self._root = root.absolute()
 
     def url(self, name: str) -> str:
-        # Not percent-encoded: Spark takes the path literally and escapes values in it itself.
+        # Do not percent-encode: Spark takes the path literally, and escapes partition values
+        # itself.
         return f"file://{(self._root / name).as_posix()}"
 
     def names(self, name: str) -> list[str]:
@@ -203,8 +204,8 @@ class HadoopFolder:
 
 
 def folder_at(path: str, spark: SparkSession | None = None) -> Folder:
-    """Return the folder that Spark means by a path or URL. Without a session it is a path of this
-    machine. Raises ClassicSessionNeeded."""
+    """Return the folder at a path or URL as Spark interprets it, or, without a session, at a path
+    of this machine. Raises ClassicSessionNeeded."""
     if spark is None:
         return LocalFolder(Path(path.removeprefix("file://")))
     jvm, conf = _hadoop(spark)
@@ -221,15 +222,16 @@ def _hadoop(spark: SparkSession) -> tuple[Any, Any]:
 
 
 def _unfinished(name: str) -> str:
-    """Return the name of a temporary file beside the target. Readers ignore names that begin like
-    it."""
+    """Return the name of a temporary file next to the target. Readers ignore names that begin with
+    a dot."""
     return f"._{name}.{uuid.uuid4().hex[:8]}"
 
 
 class Attempts:
-    """The attempts of one sink in this process; removes what attempts of earlier processes left."""
+    """Names the attempts of one sink in this process, and removes the files of failed ones."""
 
     def __init__(self) -> None:
+        #: Queries whose last attempt was committed, and queries that may have a failed attempt.
         self._settled: set[str] = set()
         self._unsure: set[str] = set()
 
@@ -241,10 +243,10 @@ class Attempts:
         return f"batch={mark.batch:08}-{mark.query}-{uuid.uuid4().hex[:8]}"
 
     def settle(self, folder: Folder, mark: Mark, is_dead: Callable[[str, int], bool]) -> None:
-        """Remove the query's dead attempts after its batch was committed.
+        """Remove the failed attempts of the query, after its batch ``mark`` was committed.
 
-        ``is_dead`` decides by name and batch whether an attempt can no longer be committed. The
-        folder is listed only if an attempt may have failed.
+        ``is_dead`` tells from name and batch whether an attempt can no longer be committed. The
+        folder is listed only if an attempt may have failed: in this process, or in an earlier one.
         """
         if mark.query in self._unsure:
             for name in folder.names(DATA):
@@ -262,9 +264,9 @@ def write_files(
     partition_by: Sequence[str],
     options: Mapping[str, str],
 ) -> list[StoredFile]:
-    """Have the executors write rows as Parquet, and return the files of the attempt.
+    """Write rows as Parquet, on the executors, and return the files of the attempt.
 
-    Failed attempts of a task leave no files: Spark moves a task's files into place when it is done.
+    A failed task leaves no files, because Spark moves files into place when their task is done.
     """
     name = f"{DATA}/{attempt}"
     with _setting(rows.sparkSession, *_TIMESTAMPS):
@@ -276,7 +278,7 @@ def write_files(
 
 
 def attempt_of(file: str) -> str:
-    """Return the attempt that wrote a file of the table."""
+    """Return the attempt that wrote a file of the table: the second part of its name."""
     return file.split("/")[1]
 
 

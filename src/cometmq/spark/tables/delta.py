@@ -1,8 +1,8 @@
-"""A Delta table that micro-batches are appended to or merged into, through `deltalake`, without a
-jar.
+"""A Delta table to which micro-batches are appended, or into which they are merged. It uses the
+library `deltalake`, and no jar.
 
     ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (datafiles.py)
-    ROOT/_delta_log/                                    Delta's; the driver adds a commit per batch
+    ROOT/_delta_log/                                    Delta's log; one commit per batch
 
 A commit has the batch's files and Delta's transaction identifier (query id, batch), the same that
 Spark's Delta sink writes. Delta rejects a repeated identifier, so the batch is in the table once,
@@ -46,22 +46,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _Change = Callable[["DeltaTable", "CommitProperties"], None]
-"""Makes one commit with these properties. Raises CommitFailedError."""
+"""Function that makes one commit with these properties. Raises CommitFailedError."""
 
+#: Maximum length of a text as a bound in Delta's statistics.
 _TEXT_MAX: Final = 64
-#: Enough for the footer of a file with some tens of columns.
+#: Bytes read at the end of a file: enough for the footer with some tens of columns.
 _FOOTER_BYTES: Final = 16 << 10
 _MS: Final = datetime.timedelta(milliseconds=1)
 _COMMIT_TRIES: Final = 10
 
-#: Delta writes partition values as text. The text of other types depends on a time zone or a
-#: format.
+#: Types of partition columns. Delta writes their values as text; that of other types would depend
+#: on a time zone or a format.
 _PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
 _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def statistics_of(folder: Folder, name: str) -> str:
-    """Return Delta's statistics JSON for a file, of which only the footer is read.
+    """Return Delta's statistics of a Parquet file as JSON. Only the footer is read.
 
     Raises OSError, pyarrow.ArrowInvalid, and the errors of Spark's file systems.
     """
@@ -76,6 +77,7 @@ def statistics_of(folder: Folder, name: str) -> str:
 
 
 def _of_footer(footer: pq.FileMetaData) -> str:
+    """Return the statistics of all columns that are not nested."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -99,7 +101,8 @@ def _of_footer(footer: pq.FileMetaData) -> str:
 
 
 def _bound(value: Any, *, up: bool) -> Any:
-    """Return a value in the form of Delta's JSON, or None if it cannot be a bound."""
+    """Return a minimum, or with ``up`` a maximum, in the form of Delta's JSON; None for a type or
+    length that gets no bound."""
     if isinstance(value, datetime.datetime):
         # Delta's timestamps have milliseconds, so the upper bound is rounded up.
         below = value.replace(microsecond=value.microsecond // 1000 * 1000)
@@ -118,11 +121,11 @@ def _bound(value: Any, *, up: bool) -> Any:
 class DeltaLakeTable(TableSink):
     """The Delta table at ``path``, created if it is missing.
 
-    ``path`` is where Spark writes; ``storage_options`` are deltalake's, for the same place on an
-    object store (it calls ``s3a://`` ``s3://``). ``partition_by`` names the columns that partition
-    a new table; an existing table must have the same. ``options`` are passed to Spark's Parquet
-    writer. With ``add_columns``, a batch with new columns adds them to the table, and columns that
-    a batch lacks are null.
+    Spark writes to ``path``. On an object store, deltalake accesses the same path with
+    ``storage_options`` (``s3a://`` becomes ``s3://``). ``partition_by`` names the columns that
+    partition a new table; an existing table must have the same. ``options`` are passed to Spark's
+    Parquet writer. With ``add_columns``, a batch with new columns adds them to the table, and
+    columns that a batch lacks are null.
 
     ``keys``, ``newest_by`` and ``deleted`` are those of
     :class:`~cometmq.spark.tables.merge.Merge`; ``keys`` need ``newest_by``. Raises SettingsError
@@ -158,10 +161,10 @@ class DeltaLakeTable(TableSink):
         return NO_BATCH if table is None else _last(table, query)
 
     def write(self, rows: DataFrame, mark: Mark) -> bool:
-        """Append or merge a batch. Return False if the table has it.
+        """Append or merge a batch. Return False if the table has it already.
 
-        Raises ColumnsDiffer, MergeFailed, SettingsError if the table's partition columns differ or
-        rows lack a column of the merge, and deltalake's errors.
+        Raises ColumnsDiffer, MergeFailed, and deltalake's errors. Raises SettingsError if the
+        table's partition columns differ, or rows lack a column of the merge.
         """
         spark = rows.sparkSession
         merge = self._merge
@@ -191,10 +194,10 @@ class DeltaLakeTable(TableSink):
     def exchange(
         self, spark: SparkSession, gone: Sequence[str], made: Sequence[StoredFile]
     ) -> bool:
-        """Replace files of the table by others in one commit; names are those in its folder.
+        """Replace the files ``gone`` of the table by the files ``made`` in one commit.
 
-        Return False if another writer has removed one of them since the table was last read.
-        Raises deltalake's errors.
+        Names are relative to the table's folder. Return False if another writer has removed one of
+        ``gone`` since the table was last read. Raises deltalake's errors.
         """
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import CommitProperties, RemoveAction
@@ -232,10 +235,10 @@ class DeltaLakeTable(TableSink):
         return _schema_of(table)
 
     def clean(self, spark: SparkSession, retention_hours: int = 168) -> list[str]:
-        """Run Delta's vacuum and return the names of the files it removed.
+        """Run Delta's vacuum and return the names of the removed files.
 
-        It removes files that no version younger than ``retention_hours`` refers to, including files
-        of crashed attempts.
+        Vacuum removes files to which no version younger than ``retention_hours`` refers, including
+        files of crashed attempts.
         """
         table = self._current(spark)
         if table is None:
@@ -247,6 +250,7 @@ class DeltaLakeTable(TableSink):
     # ------------------------------------------------------------------ Delta
 
     def _commit(self, spark: SparkSession, mark: Mark, schema: StructType, change: _Change) -> bool:
+        """Make a commit with the mark. Return False if the table has the batch already."""
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import CommitProperties, Transaction
 
@@ -281,8 +285,10 @@ class DeltaLakeTable(TableSink):
         return change
 
     def _widened(self, spark: SparkSession, rows: DataFrame) -> StructType:
-        """Add the columns that the table lacks. Return its columns. Raises ColumnsDiffer, before
-        anything is added."""
+        """Add the columns of ``rows`` that the table lacks. Return the table's columns.
+
+        Raises ColumnsDiffer before anything is added.
+        """
         from deltalake import Schema
         from deltalake.exceptions import DeltaError
         from pyspark.sql.types import StructType
@@ -407,7 +413,8 @@ def _added(folder: Folder, file: StoredFile, partition_by: Sequence[str]) -> Add
 
 
 def partition_values(name: str, count: int) -> dict[str, str | None]:
-    """Return the partition values in the last folders of a file's name, as Spark wrote them."""
+    """Return the partition values from the last ``count`` folders in a file's name, as Spark wrote
+    them."""
     folders = name.split("/")[:-1][-count:] if count else []
     found: dict[str, str | None] = {}
     for folder in folders:

@@ -1,4 +1,4 @@
-"""Merges into a Delta table by key: the expressions of the merge, which deltalake runs."""
+"""Merges into a Delta table by key: builds the expressions of the merge, which deltalake runs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def merge_into(
     columns: Sequence[str],
     properties: CommitProperties,
 ) -> None:
-    """Merge rows, one of each key, into the ``columns`` of a table in one commit.
+    """Merge ``rows``, which have one row per key, into the ``columns`` of a table in one commit.
 
-    There is no commit if the merge changes nothing. Raises deltalake's errors.
+    If the merge changes nothing, there is no commit. Raises deltalake's errors.
     """
     same_key = " AND ".join(f"{_of('t', name)} = {_of('s', name)}" for name in merge.keys)
     values = {_name(name): _of("s", name) for name in columns}
@@ -40,8 +40,10 @@ def merge_into(
 
 
 def not_newer(newest_by: Sequence[str]) -> str:
-    """Return the condition that the table's row is not newer than the incoming one: column by
-    column, and a null is no reason to keep a row."""
+    """Return the condition that the table's row is not newer than the incoming one.
+
+    Columns are compared in order. A null is no reason to keep the table's row.
+    """
     newer = "false"
     for name in reversed(newest_by):
         own, other = _of("t", name), _of("s", name)

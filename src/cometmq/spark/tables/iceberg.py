@@ -1,19 +1,18 @@
-"""An Iceberg table that micro-batches are appended to or merged into, through `pyiceberg`, without
-a jar.
+"""An Iceberg table to which micro-batches are appended, or into which they are merged. It uses the
+library `pyiceberg`, and no jar.
 
     LOCATION/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (datafiles.py)
-    LOCATION/metadata/                                      Iceberg's; one commit a batch
+    LOCATION/metadata/                                      Iceberg's; one commit per batch
 
 A commit adds the batch's files and sets the table property ``cometmq.batch.QUERY`` to the number of
-the batch. Iceberg's catalogue accepts a commit only on the version that it was made for, so the
-batch is in the table once, even if others write to the table at the same time. pyiceberg's own
+the batch. Iceberg's catalogue accepts a commit only on the version for which it was prepared, so
+the batch is in the table once, even if others write to the table at the same time. pyiceberg's own
 retries are switched off, because they would move a commit to a later version, which may have the
-batch. A property stays when snapshots expire. If the answer to a commit is an error or is lost, the
-table says whether the commit was made (icebergcommit.py).
+batch already. The property stays when snapshots expire. If the response to a commit is an error or
+is lost, the table shows whether the commit was made (icebergcommit.py).
 
-A merge looks up the rows of the batch's keys, and replaces those that are not newer: pyiceberg
-rewrites the files that have them, in the driver's process, and writes the new rows. New columns
-are added in the commit of the batch that has them.
+A merge looks up the table's rows with the batch's keys, and replaces those that are not newer
+(icebergmerge.py). New columns are added in the commit of the batch that has them.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ class IcebergTable(TableSink):
     """The Iceberg table ``identifier``, as ``namespace.table``, created if it is missing.
 
     ``catalog`` is the name of a pyiceberg catalogue and ``properties`` are its own, such as
-    ``{"type": "sql", "uri": ..., "warehouse": ...}`` or ``{"type": "rest", "uri": ...}``; what they
-    leave out comes from pyiceberg's configuration file. The driver needs it, the executors only the
-    table's location. ``options`` are passed to Spark's Parquet writer. A table that exists may be
-    partitioned by values, years, months, days and hours; merges write to tables with any partition.
-    With ``add_columns``, a batch with new columns adds them to the table, and columns that
-    a batch lacks are null.
+    ``{"type": "sql", "uri": ..., "warehouse": ...}`` or ``{"type": "rest", "uri": ...}``; other
+    properties come from pyiceberg's configuration file. Only the driver accesses the catalogue;
+    executors access the table's location. ``options`` are passed to Spark's Parquet writer. Batches
+    are appended to an existing table that is partitioned by values, years, months, days or hours;
+    merges write to tables with any partition. With ``add_columns``, a batch with new columns adds
+    them to the table, and columns that a batch lacks are null.
 
     ``keys``, ``newest_by`` and ``deleted`` are those of
     :class:`~cometmq.spark.tables.merge.Merge`; ``keys`` need ``newest_by``. Raises SettingsError
@@ -91,10 +90,11 @@ class IcebergTable(TableSink):
         return NO_BATCH if table is None else _last(table, query)
 
     def write(self, rows: DataFrame, mark: Mark) -> bool:
-        """Append or merge a batch. Return False if the table has it.
+        """Append or merge a batch. Return False if the table has it already.
 
-        Raises ColumnsDiffer, MergeFailed, SettingsError for a partition that files cannot be
-        written for and for rows that lack a column of the merge, and pyiceberg's errors.
+        Raises ColumnsDiffer, MergeFailed, and pyiceberg's errors. Raises SettingsError for a
+        partition transform that :func:`split_columns` does not know, and for rows that lack a
+        column of the merge.
         """
         spark, merge = rows.sparkSession, self._merge
         check_columns(rows, merge)
@@ -126,11 +126,11 @@ class IcebergTable(TableSink):
             nonlocal is_tried
             is_tried = True
             if paths:
-                # Their names are new, so a search for them in the table finds nothing.
+                # The names are new, so pyiceberg need not search the table for duplicates.
                 change.add_files(paths, check_duplicate_files=False)
 
         if not self._commit(mark, columns, append):
-            # After a try the mark may be that of this attempt, whose files the table has then.
+            # After a try, the batch in the table may be that of this attempt: keep its files.
             if not is_tried:
                 folder.remove(f"{DATA}/{attempt}")
             return False
@@ -145,7 +145,10 @@ class IcebergTable(TableSink):
         columns: pa.Schema | None,
         write: Callable[[Table, Transaction], None],
     ) -> bool:
-        """Commit what ``write`` does, with the mark and with the ``columns`` if some are new."""
+        """Commit the changes of ``write`` with the mark, and with the ``columns`` if some are new.
+
+        Return False if the table has the batch already.
+        """
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table import TableProperties
 
@@ -156,7 +159,7 @@ class IcebergTable(TableSink):
             assert table is not None
             if mark.batch <= _last(table, mark.query):
                 return False
-            # Only in this process: the catalogue's own metadata stay as they are.
+            # This changes only the copy in this process, not the catalogue's metadata.
             table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
             try:
                 with table.transaction() as change:
@@ -165,7 +168,7 @@ class IcebergTable(TableSink):
                             update.union_by_name(columns)
                     change.set_properties({_MARK + mark.query: str(mark.batch)})
                     write(table, change)
-                    # Only the commit, which follows, is made through it.
+                    # Set last: only the commit, at the end of the block, goes through it.
                     table.catalog = cast("Catalog", ConfirmingCatalog(table.catalog))
             except (CommitFailedException, ConflictUnexplained) as error:
                 if not tries_left:
@@ -199,11 +202,11 @@ class IcebergTable(TableSink):
 
 
 def arrow_columns(schema: StructType) -> pa.Schema:
-    """Return columns as Iceberg gets them."""
+    """Return the Arrow schema that creates or widens an Iceberg table, with nullable columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     columns = to_arrow_schema(schema, timezone="UTC")
-    # Other writers may have nulls, and Spark's own frames seldom say that they have none.
+    # All are nullable, because other writers may have nulls.
     for index, column in enumerate(columns):
         columns = columns.set(index, column.with_nullable(True))
     return columns

@@ -1,10 +1,10 @@
-"""Commits to an Iceberg catalogue whose answer cannot be relied on.
+"""Commits to an Iceberg catalogue, and finds out after an error whether the commit was made.
 
-A catalogue behind HTTP may make a commit and its answer is lost, or comes twice: a proxy that sends
-a request again gets a conflict for a commit that was made. pyiceberg would delete the commit's
-manifests then. So after an error the table is looked at: the ids of its snapshots tell whether the
-commit is there. Others may have expired them since; then nothing is deleted, and the batch's number
-in the table decides at the next try.
+A catalogue behind HTTP may make a commit although its client gets an error. The response may be
+lost, or a proxy may send the request twice and return the conflict of the second one. pyiceberg
+would then delete the manifests of a commit that was made. Therefore the table is loaded after an
+error: the ids of its snapshots tell whether it has the commit. If these snapshots may have expired
+since, nothing is deleted, and the next attempt looks at the batch number in the table.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Their annotations describe pydantic's aliases, which are no Python names.
+# Cast, because the annotations describe pydantic's aliases, which are not Python names.
 _answer: Final = cast("type[Any]", CommitTableResponse)
 _is_current: Final = cast("type[Any]", AssertRefSnapshotId)
 
 CONNECT_TIMEOUT_S: Final = 30
-#: A catalogue that does not answer for so long never will; pyiceberg would wait for ever.
 ANSWER_TIMEOUT_S: Final = 600
+"""Timeouts of requests to a REST catalogue. pyiceberg has none."""
 
 
 class ConflictUnexplained(CommitStateUnknownException):
-    """Raised for a conflict that no other commit explains: this commit may be there, or come late.
+    """Raised for a conflict that no other commit explains: this commit may have been made, or may
+    still be made later.
 
-    pyiceberg deletes nothing then. A commit that is tried again and one that comes late cannot both
-    be made, because both are made for the same snapshot.
+    After this error pyiceberg deletes nothing. The commit can be tried again: both attempts require
+    the same current snapshot, so only one of them can succeed.
     """
 
 
 class ConfirmingCatalog:
-    """A catalogue that makes a commit only on the snapshot that the commit was made for, and that
-    answers by what the table holds if ``catalog`` answers with an error or not at all."""
+    """Wraps ``catalog``. A commit is made only on the snapshot for which it was prepared. If
+    ``catalog`` raises an error, the snapshots of the table decide whether the commit succeeded."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -62,11 +63,15 @@ class ConfirmingCatalog:
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
-        """Make a commit. Raises CommitFailedException if another commit was first,
-        ConflictUnexplained if it may have been this one, CommitStateUnknownException if the table
-        cannot be read after an error, and the catalogue's errors."""
+        """Make a commit.
+
+        Raises CommitFailedException if another commit was first, ConflictUnexplained if it may have
+        been this one, CommitStateUnknownException if the table cannot be read after an error, and
+        the catalogue's errors.
+        """
         if not any(isinstance(each, AssertRefSnapshotId) for each in requirements):
-            # A commit without rows: it would pass later ones, and set the mark back.
+            # A commit without rows requires no snapshot. Require the current one: otherwise a late
+            # commit could succeed after a newer one and set the mark back.
             current = table.metadata.current_snapshot_id
             requirements += (_is_current(ref=MAIN_BRANCH, snapshot_id=current),)
         try:
@@ -84,7 +89,7 @@ class ConfirmingCatalog:
             return answer
 
     def _after(self, error: Exception, table: Table) -> Table:
-        """Return the table as it is after a commit's error."""
+        """Return the table, loaded after a commit's ``error``."""
         try:
             return self._catalog.load_table(table.name())
         except Exception as second:
@@ -94,18 +99,20 @@ class ConfirmingCatalog:
 
 
 class _LimitedRestCatalog(RestCatalog):
-    """A REST catalogue whose requests fail if no answer comes in time."""
+    """A REST catalogue whose requests have timeouts."""
 
     def _config_headers(self, session: Any) -> None:
-        # The first that is done with a new session, before it asks for a token.
+        # pyiceberg calls this first for a new session, before it requests a token.
         super()._config_headers(session)
         limits = (CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S)
         session.request = partial(session.request, timeout=limits)
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Open a catalogue of pyiceberg. The requests of a REST catalogue fail if no answer comes in
-    time."""
+    """Open a catalogue of pyiceberg's configuration. Requests to a REST catalogue have timeouts.
+
+    ``properties`` take precedence over the configuration.
+    """
     found = merge_config(Config().get_catalog_config(name) or {}, dict(properties))
     is_rest = str(found.get(TYPE, "rest")).lower() == "rest" and PY_CATALOG_IMPL not in properties
     if is_rest and str(found.get(URI, "")).startswith("http"):
@@ -114,18 +121,21 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 def _has(table: Table, updates: tuple[TableUpdate, ...]) -> bool:
-    """Return whether a table has a snapshot of a commit; False for one without snapshots.
+    """Return whether a table has a snapshot of a commit; False for a commit without snapshots.
 
-    Of several, some may have been expired since. A commit is made whole or not at all.
+    One is enough: a commit is atomic, and other snapshots of it may have expired.
     """
     added = [each.snapshot.snapshot_id for each in updates if isinstance(each, AddSnapshotUpdate)]
     return any(table.metadata.snapshot_by_id(each) for each in added)
 
 
 def _may_have(table: Table, before: Table) -> bool:
-    """Return whether a table without the snapshots of a commit on ``before`` may have it, now or
-    soon: it has the same snapshot as before, so the commit is still possible, or snapshots since
-    were expired."""
+    """Return whether a table may have a commit on ``before``, now or soon, although it has none of
+    the commit's snapshots.
+
+    The commit is still possible if the current snapshot is the same as before. It may have been
+    made if snapshots since have expired.
+    """
     base, at = before.metadata.current_snapshot_id, table.metadata.current_snapshot_id
     if at == base:
         return True

@@ -1,8 +1,9 @@
 """Merges into an Iceberg table by key, in the driver's process, through `pyiceberg`.
 
-The rows of the batch's keys are read, which Iceberg's statistics of files keep small if the keys
-are near each other. Rows that are newer than those of the batch stay. The others are deleted
-(pyiceberg rewrites their files without them), and the batch's rows are added, in one commit.
+First, the table's rows with the batch's keys are read. Iceberg's statistics limit the files to read
+if the keys are close to each other. Rows that are newer than those of the batch stay. The others
+are deleted (pyiceberg rewrites their files without them), and the batch's rows are added, in one
+commit.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 
 _Row = tuple[Any, ...]
 
-#: Filters with several key columns name each key in a branch of its own.
+#: Maximum number of keys in a filter with several key columns, which has a branch for each key.
 _BRANCHES_MAX: Final = 500
 
 
 def merge_into(table: Table, change: Transaction, rows: pa.Table, merge: Merge) -> None:
-    """Merge rows, one of each key, into a table, as part of a transaction on its current version.
+    """Merge ``rows``, which have one row per key, into a table, as part of the transaction
+    ``change`` on its current version.
 
     Raises pyiceberg's errors.
     """
@@ -52,7 +54,7 @@ def merge_into(table: Table, change: Transaction, rows: pa.Table, merge: Merge) 
 
 
 def _orders_there(table: Table, keys: Sequence[_Row], merge: Merge) -> dict[_Row, _Row]:
-    """Return ``newest_by`` of the table's rows with these keys."""
+    """Return the values of ``newest_by`` of the table's rows with these keys, by key."""
     found: dict[_Row, _Row] = {}
     names = (*merge.keys, *(name for name in merge.newest_by if name not in merge.keys))
     for some in _parts(keys, merge.keys):
@@ -66,7 +68,8 @@ def _orders_there(table: Table, keys: Sequence[_Row], merge: Merge) -> dict[_Row
 
 
 def _is_newer(order: _Row, other: _Row) -> bool:
-    """Return whether one order is higher, column by column; a null decides nothing."""
+    """Return whether ``order`` is higher than ``other``: the first columns that differ decide. At a
+    null, it is not."""
     for own, its in zip(order, other, strict=True):
         if own is None or its is None or own < its:
             return False
@@ -92,7 +95,7 @@ def _filter(names: Sequence[str], keys: Sequence[_Row]) -> BooleanExpression:
     branches: list[BooleanExpression] = [
         both(*(equal(name, value) for name, value in zip(names, key, strict=True))) for key in keys
     ]
-    # As a balanced tree: expressions are walked by recursion.
+    # Build a balanced tree, because pyiceberg walks expressions by recursion.
     while len(branches) > 1:
         pairs = [branches[at : at + 2] for at in range(0, len(branches), 2)]
         branches = [Or(*pair) if len(pair) == 2 else pair[0] for pair in pairs]

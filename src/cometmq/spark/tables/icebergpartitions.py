@@ -1,8 +1,9 @@
-"""Files of an Iceberg table that is partitioned: each has rows of one partition only.
+"""Splits the rows for a partitioned Iceberg table, so that each file has rows of one partition.
 
-pyiceberg derives a file's partition from the least and the greatest values of its columns. So the
-executors split rows by the partition's values, in columns of their own that Spark leaves out of the
-files. Iceberg's days, hours and so on are those of UTC, whatever the session's time zone is.
+pyiceberg derives the partition of a file from the minimum and maximum of its columns. Executors
+therefore split rows by partition value, with Spark's ``partitionBy`` on added columns, which Spark
+leaves out of the files. Iceberg's days, hours and so on are those of UTC, whatever the session's
+time zone is.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _KNOWN: Final = ("identity", "year", "month", "day", "hour")
 
 
 def split_columns(rows: DataFrame, table: Table) -> tuple[DataFrame, list[str]]:
-    """Return the rows with the columns by which their files must be split, and these columns.
+    """Return the rows with added columns for ``partitionBy``, and the names of these columns.
 
     Raises SettingsError for a partition that is not the value, year, month, day or hour of a whole
     column.
@@ -51,7 +52,7 @@ def _expression(transform: str, column: str, kind: str) -> str:
         return column
     micros = f"unix_micros({column})"
     if kind == "timestamp_ntz":
-        # As if the clock stood in UTC: the difference to the epoch without any time zone.
+        # A time without a time zone counts as UTC: use the difference to the epoch.
         micros = f"timestampdiff(MICROSECOND, TIMESTAMP_NTZ '1970-01-01 00:00:00', {column})"
     if transform == "hour":
         return f"floor({micros} / {_HOUR_US}.0)"

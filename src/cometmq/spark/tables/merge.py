@@ -1,8 +1,8 @@
-"""How rows are merged into a table by key, for all kinds of tables that can: which row of a key
+"""The rules for merging rows into a table by key, shared by all kinds of tables: which row of a key
 counts, and which rows delete.
 
-SQL databases merge by themselves (postgres.py, mysql.py). Delta and Iceberg tables are merged in
-the driver's process, which gets the newest row of each key of a micro-batch as Arrow
+SQL databases run the merge themselves (postgres.py, mysql.py). For Delta and Iceberg tables, the
+driver's process merges; it gets the newest row of each key of a micro-batch as Arrow
 (:func:`newest_of_keys`).
 """
 
@@ -24,11 +24,12 @@ _RANK: Final = "_cometmq_rank"
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """How rows are merged into the table: by ``keys``, or appended if there are none.
+    """The columns of a merge. Without ``keys``, rows are appended.
 
     Among rows of a batch with the same key, the one with the highest ``newest_by`` counts. It
-    replaces an existing row only if that row's ``newest_by`` is not higher. Rows whose boolean
-    column ``deleted`` is true delete; that column is not in the table.
+    replaces an existing row only if that row's ``newest_by`` is not higher. If the boolean column
+    ``deleted`` of that row is true, the existing row is deleted instead; ``deleted`` is not a
+    column of the table.
 
     Raises SettingsError for an invalid combination.
     """
@@ -52,11 +53,12 @@ class Merge:
 
 
 class MergeFailed(CometError):
-    """Raised if the rows of a batch could not be merged into the table; nothing was changed."""
+    """Raised if the rows of a batch cannot be merged into the table. Nothing was changed."""
 
 
 def ordered(keys: Sequence[str], newest_by: Sequence[str], deleted: str) -> Merge:
-    """Return a merge that names an order if it has keys. Raises SettingsError."""
+    """Return a merge. Raises SettingsError for an invalid combination, or keys without
+    ``newest_by``."""
     merge = Merge(tuple(keys), tuple(newest_by), deleted)
     if merge.keys and not merge.newest_by:
         raise SettingsError(
@@ -80,7 +82,8 @@ def check_columns(rows: DataFrame, merge: Merge) -> None:
 def newest_of_keys(rows: DataFrame, merge: Merge, table: str) -> pa.Table:
     """Return the newest row of each key as Arrow, with timestamps in UTC.
 
-    Raises MergeFailed for a null key: it equals no other, so repeats of the row would add up.
+    Raises MergeFailed for a null key. Null equals no key in the table, so each repetition would add
+    the row again.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f

@@ -1,13 +1,16 @@
-"""A MySQL or MariaDB table that micro-batches are appended to, or merged into by key, as staging.py
-says.
+"""A MySQL or MariaDB table to which micro-batches are appended, or into which they are merged by
+key.
 
-Tasks copy rows with INSERT, many rows in a statement, into an InnoDB table. DDL would commit the
-transaction that merges, so the staging table is dropped after it. Before a batch, the table is
-checked for what MySQL would not say: its engine must have transactions, and ON DUPLICATE KEY UPDATE
-obeys every unique index, so that there must be one on the keys and no other that rows can meet.
+staging.py has the steps; this module has the SQL. Tasks copy rows with INSERT, many rows in a
+statement, into an InnoDB table. DDL would commit the transaction that merges, so the staging table
+is dropped after it.
 
-Timestamps are written in UTC. Text is utf8mb4, and a new table compares it by its bytes, with the
-spaces at its end.
+Before a batch, the target is checked for faults about which MySQL would be silent. Its engine must
+have transactions. ON DUPLICATE KEY UPDATE matches rows by every unique index, so there must be a
+unique index on the keys, and no other one that could match.
+
+Timestamps are written in UTC. Text is utf8mb4, and a new table compares it by bytes, including
+trailing spaces.
 """
 
 from __future__ import annotations
@@ -67,23 +70,24 @@ TYPES: Final = ColumnTypes(
     nested="json",
 )
 
-#: InnoDB's keys have at most 3 072 bytes; some are left for numbers.
+#: Bytes of the text columns of a key. InnoDB's keys have at most 3 072 bytes; the rest is for
+#: columns of other types.
 _KEY_BYTES: Final = 2_800
 _CHARACTER_BYTES: Final = 4
-#: Compare text by its bytes, and spaces at its end too: MariaDB's and MySQL's names for that.
+#: Collations that compare text by bytes, including trailing spaces: MariaDB's and MySQL's name.
 _COLLATIONS: Final = ("utf8mb4_nopad_bin", "utf8mb4_0900_bin")
 
-#: Strict: values that do not fit a column are an error. Zero is a value of a counted column.
+#: A value that does not fit its column is an error. 0 in an AUTO_INCREMENT column is stored as 0.
 _SQL_MODE: Final = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
-#: InnoDB's keys have up to 3 072 bytes; by default only the first 1 024 are compared in a sort.
+#: max_sort_length: by default, a sort compares only 1 024 bytes, and keys may have 3 072.
 _SESSION: Final = (
     f"SET time_zone = '+00:00', lock_wait_timeout = {LOCK_WAIT_S}, "
     f"innodb_lock_wait_timeout = {LOCK_WAIT_S}, max_sort_length = 8192"
 )
-#: A longer statement saves no time.
+#: Maximum size of an INSERT. Longer statements are not faster.
 _STATEMENT_BYTES: Final = 1_000_000
 _PACKET_HEAD: Final = 64
-#: A deadlock; in MariaDB, also a row that another transaction changed since the first read.
+#: Error numbers of a deadlock and, in MariaDB, of a row that another transaction has changed.
 _TRY_AGAIN: Final = (1213, 1020)
 _LOCK_WAIT: Final = 1205
 _TRIES: Final = 3
@@ -125,7 +129,7 @@ def arguments(url: str) -> dict[str, Any]:
     parts = urlsplit(url)
     try:
         port = parts.port or _PORT
-    except ValueError:  # its text has a part of a password with a slash
+    except ValueError:  # drop its text, which may have a part of the password
         port = 0
     if parts.scheme != _SCHEME or len(parts.path) < 2 or not port or "@" in parts.path:
         raise SettingsError(
@@ -169,7 +173,7 @@ def connected(url: str) -> pymysql.Connection[Any]:
 
 @contextmanager
 def transaction(connection: pymysql.Connection[Any]) -> Iterator[None]:
-    """Commit at the block's end, or roll back."""
+    """Begin a transaction. Commit it at the end of the block, or roll it back after an error."""
     connection.begin()
     try:
         yield
@@ -196,12 +200,12 @@ def rows_of(
 
 
 def identifier(*names: str) -> str:
-    """Return a name in backticks, with those before it, for :func:`run`."""
+    """Return a qualified name in backticks, such as database and table, for :func:`run`."""
     return ".".join(f"`{_doubled(name.replace('`', '``'))}`" for name in names if name)
 
 
 def _doubled(text: str) -> str:
-    """Return text as it must be in a statement with ``%s``."""
+    """Return text with percent signs doubled, as statements with ``%s`` need it."""
     return text.replace("%", "%%")
 
 
@@ -227,6 +231,7 @@ def copy(source: StagingSource, task: str, batches: Iterator[pa.RecordBatch]) ->
     """Copy batches in one transaction and return the number of rows. Raises RowTooLarge."""
     table = identifier(source.schema, source.staging)
     columns = _list((*source.columns, source.task_column))
+    # "% ()" undoes the doubling of percent signs in the names.
     head = (f"INSERT INTO {table} ({columns}) VALUES " % ()).encode()
     with connected(source.conninfo) as connection, transaction(connection):
         [(packet,)] = rows_of(connection, "SELECT @@max_allowed_packet")
@@ -240,7 +245,8 @@ def copy(source: StagingSource, task: str, batches: Iterator[pa.RecordBatch]) ->
 
 
 def inserts(head: bytes, rows: Iterable[bytes], packet: int) -> Iterator[bytes]:
-    """Return statements with the rows, each of at most ``packet`` bytes. Raises RowTooLarge."""
+    """Yield INSERT statements with the rows, each of at most ``packet`` bytes. Raises
+    RowTooLarge."""
     limit = min(_STATEMENT_BYTES, packet)
     parts: list[bytes] = []
     size = len(head)
@@ -257,7 +263,7 @@ def inserts(head: bytes, rows: Iterable[bytes], packet: int) -> Iterator[bytes]:
 
 
 def literals(batch: pa.RecordBatch, task: str, escape: Callable[[object], str]) -> Iterator[bytes]:
-    """Return each row of a batch as SQL, with the task's id at its end."""
+    """Yield each row of a batch as SQL: ``(value, ..., task)``. ``escape`` quotes a value."""
     end = f",{_task(task)})"
     for row in zip(*(_values(column) for column in batch.columns), strict=True):
         words = ",".join(_literal(value, escape) for value in row)
@@ -277,7 +283,7 @@ def _literal(value: object, escape: Callable[[object], str]) -> str:
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
     if isinstance(value, decimal.Decimal):
-        return format(value, "f")  # with an exponent it would be a float
+        return format(value, "f")  # MySQL would read a number with an exponent as a float
     if isinstance(value, datetime.datetime):
         return f"'{value.replace(tzinfo=None).isoformat(' ', 'microseconds')}'"
     return escape(value)
@@ -293,10 +299,10 @@ def _task(task: str) -> str:
 def statements(
     merge: Merge, target: Sequence[str], staging: str, columns: Sequence[str], tasks: str
 ) -> list[str]:
-    """Return the statements that merge the staged rows into the table.
+    """Return the statements that merge the staged rows into the table, in order.
 
-    ``target`` is the name of the table and those before it, ``staging`` an identifier, ``tasks``
-    the list of the task attempts that count, as SQL.
+    ``target`` is the database, which may be empty, and the table. ``staging`` is an identifier.
+    ``tasks`` is the list of the task attempts whose rows count, as SQL.
     """
     kept = [name for name in columns if name != merge.deleted]
     table, new = identifier(*target), identifier(_NEW)
@@ -318,11 +324,12 @@ def statements(
 
 
 def _newest(merge: Merge, staging: str, columns: Sequence[str], tasks: str) -> str:
-    """Return the subquery for the rows of the tasks, with one row per key if an order is given."""
+    """Return the subquery for the staged rows that count; only the newest of each key if the merge
+    has ``newest_by``."""
     rows = f"FROM {staging} WHERE {identifier(TASK)} IN ({tasks})"
     if not merge.newest_by:
         return f"(SELECT {_list(columns)} {rows})"
-    order = ", ".join(f"{identifier(name)} DESC" for name in merge.newest_by)  # nulls are last
+    order = ", ".join(f"{identifier(name)} DESC" for name in merge.newest_by)  # puts nulls last
     rank = identifier(_RANK)
     return (
         f"(SELECT {_list(columns)} FROM (SELECT {_list(columns)}, ROW_NUMBER() OVER "
@@ -332,16 +339,18 @@ def _newest(merge: Merge, staging: str, columns: Sequence[str], tasks: str) -> s
 
 
 def _newer(merge: Merge, own: str, other: Callable[[str], str]) -> str:
-    """Return the condition that the row of the table is newer than the incoming one."""
+    """Return the condition that the table's row ``own`` is newer than the incoming one, whose
+    columns ``other`` returns as SQL."""
     left = ", ".join(f"{own}.{identifier(name)}" for name in merge.newest_by)
     return f"(({left}) > ({', '.join(map(other, merge.newest_by))}))"
 
 
 def _assignments(merge: Merge, target: Sequence[str], kept: Sequence[str]) -> str:
-    """Return what an upsert sets.
+    """Return the assignments of an upsert.
 
-    MySQL assigns from left to right, and a condition sees what was assigned before it. So the order
-    columns are last, the least of them first: the condition is the same with any of them assigned.
+    MySQL assigns from left to right, and each condition sees the values assigned before it. The
+    columns of ``newest_by`` are therefore last, the least significant first, so that an assignment
+    does not change the result of the conditions after it.
     """
     table = identifier(*target)
     other = [name for name in kept if name not in (*merge.keys, *merge.newest_by)]
@@ -424,7 +433,7 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
 
     def _merged(self, connection: pymysql.Connection[Any], batch: StagedBatch) -> bool:
         mark = batch.mark
-        # No row is changed, and none counted, if the batch was recorded before.
+        # If the batch was recorded before, no row changes, and the returned count is 0.
         note = (
             f"INSERT INTO {self._identifier(BATCHES)} (target, query, batch) VALUES (%s, %s, %s) "
             "ON DUPLICATE KEY UPDATE "
@@ -498,7 +507,8 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
             raise MergeFailed(f"{self._full} is in no engine with transactions, such as InnoDB")
 
     def _check_indexes(self, connection: pymysql.Connection[Any], columns: Sequence[str]) -> None:
-        """Raise MergeFailed unless rows are matched by the keys, and by nothing else."""
+        """Raise MergeFailed unless there is a unique index on the keys, and no other one by which
+        ON DUPLICATE KEY UPDATE could match rows."""
         if not self._merge.keys:
             return
         found = rows_of(
@@ -552,7 +562,7 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
         run(connection, create)
 
     def _types(self, connection: pymysql.Connection[Any], table: str) -> dict[str, str]:
-        """Return the types of a table's columns, whose names are in lower case; none without the
+        """Return the types of a table's columns by name in lower case; none if there is no such
         table."""
         found = rows_of(
             connection,
@@ -592,7 +602,7 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
         return True
 
     def _place(self, table: str) -> tuple[str | None, str]:
-        """Return the database, None for that of the connection, and the table."""
+        """Return the database (None: that of the connection) and the table, as parameters."""
         return self._schema or None, table
 
     def _identifier(self, name: str) -> str:
@@ -600,8 +610,8 @@ class MySqlTable(StagedTable["pymysql.Connection[Any]"]):
 
 
 def _keeps(kind: str, stored: str) -> bool:
-    """Return whether a column of the table has values of a Spark type as they are, or refuses
-    them."""
+    """Return whether a column of type ``stored`` keeps values of the Spark type ``kind`` exactly,
+    or refuses them."""
     if kind.startswith("timestamp"):
         return stored in ("datetime(6)", "timestamp(6)")
     if kind in ("float", "double"):
@@ -610,14 +620,14 @@ def _keeps(kind: str, stored: str) -> bool:
 
 
 def _scale(kind: str) -> int:
-    """Return the digits after the point of a decimal type."""
+    """Return the scale of a decimal type, 0 for other types."""
     if not kind.startswith("decimal("):
         return 0
     return int(kind.partition(",")[2].partition(")")[0] or 0)
 
 
 def _keys(types: dict[str, str], keys: Sequence[str]) -> dict[str, str]:
-    """Return the types of key columns: those that are of any length get one that fits a key."""
+    """Return the types of key columns. Text and binary columns get a length that fits a key."""
     long = [name for name in keys if types.get(name) in ("longtext", "longblob")]
     size = _KEY_BYTES // max(len(long), 1)
     found = {name: types[name] for name in keys if name in types}

@@ -1,20 +1,20 @@
-"""A table of Parquet files that micro-batches are appended to, each batch atomically; with the logs
+"""A table of Parquet files to which micro-batches are appended, each batch atomically, and the log
 of its files.
 
     ROOT/data/batch=00000012-QUERY-ATTEMPT/...parquet   written by the executors (datafiles.py)
     ROOT/_schema.json                      the columns, as Spark's JSON
     ROOT/_batches/QUERY/00000012.json      the files of batch 12
-    ROOT/_batches/QUERY/00000099.all.json  those of all batches up to 99
-    ROOT/_replaced/00000003.json           after the third exchange of small files for larger ones:
-                                           the files that were replaced, and those with their rows
+    ROOT/_batches/QUERY/00000099.all.json  the files of all batches up to 99
+    ROOT/_replaced/00000003.json           after the third exchange of files (compaction, erasure):
+                                           all replaced files, and the files in place of them
 
 A batch is in the table once its log file exists, and a log file appears atomically. Each query has
-its own folder, so any number of queries can append to a table without conflicts. Every FOLD
-batches, the log files of all batches are folded into one, and the single ones are removed.
+its own folder of log files, so any number of queries can append at the same time without conflicts.
+Every FOLD batches, the log files of a query are folded into one, and the single ones are removed.
 
-Batches only add files, so queries can write at the same time. Files are exchanged atomically when a
-file of ``_replaced`` appears; the newest one counts. Replaced files are kept until the next
-exchange, for readers that still use them.
+An exchange takes effect atomically when its file in ``_replaced`` appears; the newest one counts.
+Replaced files stay until the next compaction, for readers that still use them; an erasure deletes
+them at once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 
 
 class LogUnreadable(CometError):
-    """Raised if a file of the log was damaged on disk. The files that it listed are unknown."""
+    """Raised if a file of the log is damaged, so that the data files in it are unknown."""
 
     def __init__(self, url: str, problem: str) -> None:
         self.url = url
@@ -74,8 +74,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Replaced(msgspec.Struct, frozen=True):
-    """``gone`` are replaced files of batches, ``replacements`` the files that have their rows.
-    ``number`` is the number of exchanges."""
+    """The state after ``number`` exchanges: ``gone`` are all replaced files, ``replacements`` are
+    the files in place of them."""
 
     number: int = 0
     gone: list[str] = []
@@ -108,8 +108,8 @@ class ParquetTable(TableSink):
         return BatchLog(folder_at(self._path, spark)).last(query)
 
     def write(self, rows: DataFrame, mark: Mark) -> bool:
-        """Append a batch. Return False if the table has it. Raises ColumnsDiffer if the rows do not
-        fit."""
+        """Append a batch. Return False if the table has it already. Raises ColumnsDiffer if the
+        rows do not fit."""
         folder = folder_at(self._path, rows.sparkSession)
         rows = fitted(rows, _schema(folder, rows.schema), self._path)
         attempt = self._attempts.begin(mark)
@@ -127,13 +127,14 @@ class ParquetTable(TableSink):
         return True
 
     def files(self, spark: SparkSession | None = None) -> list[str]:
-        """Return the URLs of the table's files. Without a session, the table is on this machine."""
+        """Return the URLs of the table's files. Without a session, the table must be on this
+        machine."""
         folder = folder_at(self._path, spark)
         return [folder.url(file.name) for file in BatchLog(folder).files()]
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """Return the current rows of the table: whole batches. Raises FileNotFoundError before the
-        first."""
+        """Return the rows of all batches so far. Raises FileNotFoundError before the first
+        batch."""
         folder = folder_at(self._path, spark)
         schema = schema_at(folder)
         files = self.files(spark)
@@ -172,7 +173,7 @@ class _Named:
 
 
 def _schema(folder: Folder, schema: StructType) -> StructType:
-    """Return the table's columns. For a new table, store those of the first rows."""
+    """Return the table's columns. For a new table, store ``schema`` as its columns."""
     try:
         return schema_at(folder)
     except FileNotFoundError:
@@ -189,7 +190,7 @@ def schema_at(folder: Folder) -> StructType:
 
 
 class WrittenLog:
-    """The log of the table in a folder, as its readers see it."""
+    """Reads the log of the table in a folder."""
 
     def __init__(self, folder: ReadFolder) -> None:
         self._folder = folder
@@ -208,15 +209,15 @@ class WrittenLog:
             try:
                 return self._batches(query)
             except FileNotFoundError:
-                # It was folded between listing and reading.
+                # The log was folded between listing and reading: list it again.
                 if not tries_left:
                     raise
         raise AssertionError
 
     def files(self) -> list[DataFile]:
-        """Return the files of the table, with joined files in place of the ones they replace."""
-        # Read this first: a file that is joined in the meantime then still counts, and still
-        # exists.
+        """Return the files of the table, with replacements in place of replaced files."""
+        # Read this first: a file that is replaced in the meantime is then still listed, and it
+        # still exists.
         replaced = replaced_files(self._folder)
         gone = set(replaced.gone)
         return replaced.replacements + [
@@ -228,7 +229,8 @@ class WrittenLog:
         ]
 
     def _entries(self, query: str) -> list[tuple[int, bool, str]]:
-        """Return number, whether it includes all earlier batches, and name of each log file."""
+        """Return for each log file its batch number, whether it includes all earlier batches, and
+        its name."""
         place = f"{_ROOT}/{query}"
         known = ((name, _NAME.fullmatch(name)) for name in self._folder.names(place))
         return sorted(
@@ -256,7 +258,7 @@ class WrittenLog:
 
 
 class BatchLog(WrittenLog):
-    """The log of the table in a folder, to add batches to."""
+    """Reads and extends the log of the table in a folder."""
 
     def __init__(self, folder: Folder, fold: int = FOLD) -> None:
         super().__init__(folder)
@@ -281,7 +283,7 @@ class BatchLog(WrittenLog):
 
 
 def replaced_files(folder: ReadFolder) -> Replaced:
-    """Return the files that have been replaced so far."""
+    """Return the state after the newest exchange of files."""
     names = [name for name in folder.names(_REPLACED) if name.endswith(".json")]
     if not names:
         return Replaced()
@@ -291,8 +293,8 @@ def replaced_files(folder: ReadFolder) -> Replaced:
 def replace_files(
     folder: Folder, before: Replaced, gone: list[str], replacements: list[DataFile]
 ) -> bool:
-    """Replace the files ``gone`` by ``replacements``. Return False if another process exchanged
-    files since ``before`` was read."""
+    """Replace the files ``gone`` by ``replacements``. Return False, and change nothing, if another
+    process exchanged files since ``before`` was read."""
     dropped = set(gone)
     kept = [file for file in before.replacements if file.name not in dropped]
     found = Replaced(before.number + 1, sorted({*before.gone, *gone}), [*kept, *replacements])

@@ -1,8 +1,9 @@
-"""A PostgreSQL table that micro-batches are appended to, or merged into by key, as staging.py says.
+"""A PostgreSQL table to which micro-batches are appended, or into which they are merged by key.
 
-The staging table is unlogged. Tasks copy rows with COPY, as CSV. Spark first converts types that
-CSV cannot hold to text: binary to a backslash, ``x`` and hex digits, which bytea accepts, and
-arrays, maps and structs to JSON. The transaction that merges also drops the staging table.
+staging.py has the steps; this module has the SQL. The staging table is unlogged. Tasks copy rows
+with COPY, as CSV. Spark first converts types that CSV cannot hold to text: binary to a backslash,
+``x`` and hex digits, which bytea accepts, and arrays, maps and structs to JSON. The transaction
+that merges also drops the staging table.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ TYPES: Final = ColumnTypes(
 
 
 def csv_of(batch: pa.RecordBatch) -> bytes:
-    """Return the rows of a batch as CSV. Null is an empty field, an empty text is two quotes."""
+    """Return the rows of a batch as CSV. Null is an empty field; an empty text is two quotes."""
     import pyarrow.csv as csv
 
     target = io.BytesIO()
@@ -117,9 +118,9 @@ def _with_task(batch: pa.RecordBatch, column: str, task: str) -> Any:
 def statements(
     merge: Merge, target: sql.Composable, staging: sql.Composable, columns: Sequence[str]
 ) -> list[sql.Composed]:
-    """Return the statements that merge the staged rows into the table.
+    """Return the statements that merge the staged rows into the table, in order.
 
-    Each takes one parameter: the list of the task attempts that count.
+    Each has one parameter: the list of the task attempts whose rows count.
     """
     from psycopg import sql
 
@@ -162,7 +163,8 @@ def names(columns: Sequence[str]) -> sql.Composed:
 
 
 def _newest(merge: Merge, staging: sql.Composable, columns: Sequence[str]) -> sql.Composed:
-    """Return the subquery for the rows of the tasks, with one row per key if an order is given."""
+    """Return the subquery for the staged rows that count; only the newest of each key if the merge
+    has ``newest_by``."""
     from psycopg import sql
 
     rows = sql.SQL("(SELECT {columns} FROM {staging} WHERE {task} = ANY(%s))")
@@ -182,7 +184,8 @@ def _newest(merge: Merge, staging: sql.Composable, columns: Sequence[str]) -> sq
 
 
 def _equal(between: str, columns: Sequence[str], left: str, right: str) -> sql.Composed:
-    """Return ``left.name = right.name`` for each column; without a left, the name alone."""
+    """Return ``left.name = right.name`` for each column, joined by ``between``. If ``left`` is
+    empty, the left side is the name alone."""
     from psycopg import sql
 
     words = (
@@ -195,7 +198,8 @@ def _equal(between: str, columns: Sequence[str], left: str, right: str) -> sql.C
 
 
 def _not_newer(columns: Sequence[str], left: str, right: str) -> sql.Composable:
-    """Return the condition that the row of the table is not newer than the incoming one."""
+    """Return the condition that the table's row is not newer than the incoming one. A null in an
+    order column is no reason to keep the table's row."""
     from psycopg import sql
 
     if not columns:
@@ -328,7 +332,7 @@ class PostgresTable(StagedTable["psycopg.Connection[Any]"]):
     def _make_staging(
         self, connection: psycopg.Connection[Any], staging: str, rows: DataFrame
     ) -> None:
-        # With the types of the target's columns, so that COPY parses values alike.
+        # Take the column types from the target, so that COPY parses values as the target would.
         from psycopg import sql
 
         deleted = self._merge.deleted
@@ -377,8 +381,8 @@ def _exists(connection: psycopg.Connection[Any], table: sql.Identifier) -> bool:
 
 
 def _create(connection: psycopg.Connection[Any], create: sql.Composed) -> None:
-    """Create a table that may exist. IF NOT EXISTS takes no lock: when two sessions create it at
-    the same moment one fails, and the table exists."""
+    """Create a table that may exist. IF NOT EXISTS takes no lock: if two sessions create the table
+    at the same moment, one of them gets an error, which is ignored."""
     from psycopg import errors
 
     with suppress(errors.UniqueViolation, errors.DuplicateTable):

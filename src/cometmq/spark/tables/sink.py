@@ -1,13 +1,13 @@
 """The rules that all kinds of tables share: a micro-batch is applied exactly once, and its rows
 have the table's columns with the same types.
 
-Spark repeats a micro-batch, with the same number, if it does not know whether it was done: the
-driver died, or a task failed late. A table records the query and the number of each batch in the
-same step that makes the batch's rows visible. So a repeated batch is recognized by its number, and
-there is never a record without rows or rows without a record.
+Spark repeats a micro-batch, with the same number, if it does not know whether the batch was
+written: the driver died, or a task failed late. A table therefore records the query and the number
+of each batch, in the same atomic step that makes the batch's rows visible. A repeated batch is
+recognized by its number.
 
-A kind of table is a :class:`TableSink`: it returns its last batch, and writes one. Nullability is
-not compared: Spark declares almost every column nullable.
+Each kind of table is a subclass of :class:`TableSink` that returns its last batch, and writes one.
+Nullability is not compared: Spark declares almost every column nullable.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class ClassicSessionNeeded(CometError):
 
 
 class Mark(NamedTuple):
-    """A micro-batch of a query. A query's id lives as long as its checkpoint."""
+    """The id of a query, which stays the same as long as its checkpoint exists, and the number of a
+    micro-batch."""
 
     query: str
     batch: int
@@ -69,8 +70,8 @@ class TableSink(ABC):
     def write(self, rows: DataFrame, mark: Mark) -> bool:
         """Make rows and mark visible in one step, or neither if this raises.
 
-        Return False, and change nothing, if the table turns out to have the batch already, because
-        another driver of the same checkpoint, which was presumed dead, was faster.
+        Return False, and change nothing, if the table has the batch in the meantime: another driver
+        of the same checkpoint, presumed dead, has written it.
         """
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
@@ -80,7 +81,7 @@ class TableSink(ABC):
         self.apply(rows, Mark(query, batch))
 
     def apply(self, rows: DataFrame, mark: Mark) -> bool:
-        """Write a batch unless the table has it. Return whether it was written."""
+        """Write a batch unless the table has it already. Return whether it was written."""
         if mark.batch <= self.last(rows.sparkSession, mark.query):
             log.info("batch_already_written table=%s query=%s batch=%d", self, *mark)
             return False
@@ -104,7 +105,8 @@ def fitted(
 ) -> DataFrame:
     """Return the rows with the table's columns in the table's order, then the columns ``extra``.
 
-    With ``may_lack``, columns that the rows lack are null. Raises ColumnsDiffer.
+    With ``may_lack``, rows may lack columns of the table, which are then null. Raises
+    ColumnsDiffer.
     """
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
@@ -127,8 +129,8 @@ def fitted(
 
 
 def new_columns(schema: StructType, rows: StructType, extra: Sequence[str] = ()) -> list[Any]:
-    """Return the fields of rows that a table lacks, as they are to be added: nullable, at all
-    depths. ``extra`` are left out."""
+    """Return the fields of rows that a table lacks, without ``extra``. They are nullable, also the
+    nested ones, because existing rows of the table have no values."""
     return [
         field
         for field in rows.toNullable()
@@ -171,5 +173,5 @@ def _short(kind: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as Spark reads it in expressions."""
+    """Return a column's name quoted for Spark's expressions."""
     return f"`{name.replace('`', '``')}`"

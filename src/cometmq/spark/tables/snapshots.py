@@ -1,13 +1,13 @@
-"""Versions of a table of Parquet files, each complete; the newest is the current one.
+"""A table of Parquet files in versions. Each version is complete; the newest is the current one.
 
-    ROOT/manifests/00000012.json      the version of each bucket that belongs to version 12
-    ROOT/versions/00000012/bucket=3/  the Parquet files of the buckets that version 12 rewrote
+    ROOT/manifests/00000012.json      for each bucket, the version whose files version 12 uses
+    ROOT/versions/00000012/bucket=3/  the Parquet files of a bucket that version 12 rewrote
 
 A version exists once its manifest does. A writer writes the data files first, then the manifest
-under a temporary name, and then renames it. A kill before the rename leaves files that no manifest
-refers to; the next attempt overwrites them. A reader takes the newest manifest that it can read; a
-power cut may have left a torn one. The two newest versions are kept, so a reader must finish before
-the second commit after its version.
+under a temporary name, and then renames it. A kill before the rename leaves files to which no
+manifest refers; the next attempt overwrites them. A power cut may leave a torn manifest, so a
+reader takes the newest one that it can read. The two newest versions are kept, so a reader must
+finish before the second commit after its version.
 
 The directory must be on a file system that the driver and all executors share.
 """
@@ -30,8 +30,8 @@ KEPT: Final = 2
 class Manifest(msgspec.Struct, frozen=True):
     """A version of a table. ``buckets`` maps each bucket to the version that last rewrote it.
 
-    ``query`` and ``batch`` are the ids of the streaming query and of its micro-batch that made this
-    version. ``counts`` are running totals by name.
+    ``query`` and ``batch`` are the streaming query and the micro-batch that made this version.
+    ``counts`` are running totals by name.
     """
 
     version: int
@@ -75,7 +75,7 @@ class SnapshotTable:
         ]
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a version the current one, then remove the files that no kept version refers to."""
+        """Make a version the current one, then remove the files that no kept version uses."""
         self._manifests.mkdir(parents=True, exist_ok=True)
         path = self._manifests / f"{manifest.version:08}.json"
         unfinished = path.with_suffix(".tmp")

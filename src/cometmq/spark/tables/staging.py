@@ -1,21 +1,21 @@
 """Tables of SQL databases: executors stage rows, and one transaction merges them.
 
-A batch is written in three steps. After a failure, the batch's next attempt starts again:
+A batch is written in three steps. After a failure, the next attempt at the batch repeats all of
+them:
 
 1. The driver creates a staging table with a unique name.
-2. Each task copies its rows there in one transaction, marked with the attempt's id, and reports the
-   id and the count. Failed tasks leave no rows. Tasks that run twice, by a retry or by speculation,
-   leave rows of an id that is not reported.
+2. Each task attempt copies its rows there in one transaction, marked with a new id, and reports the
+   id and the number of rows. A failed task leaves no rows. If a task runs twice (a retry, or
+   speculation), Spark passes on only one report; the rows of the other id do not count.
 3. One transaction records the batch in ``cometmq_batches`` and merges the rows with reported ids
-   into the table. If the batch is already recorded, nothing changes. If the count differs from that
-   of the tasks (the server crashed and lost staged rows), the transaction is rolled back.
+   into the table. If the batch is already recorded, nothing changes. If the number of rows differs
+   from the reports (the server crashed and lost staged rows), the transaction is rolled back.
 
-So readers see whole batches, and the driver receives one line per task. If the connection is lost
-during the transaction, its record tells whether it was committed. Staging tables of a killed
-attempt are dropped by the query's next batch, or by :meth:`StagedTable.clean`.
+Readers therefore see whole batches. If the connection is lost during the transaction, the record in
+``cometmq_batches`` tells whether it was committed. Staging tables of a killed attempt are dropped
+by the query's next batch, or by :meth:`StagedTable.clean`.
 
-What differs between databases is in a subclass of :class:`StagedTable` for each: all of its SQL, in
-postgres.py and mysql.py.
+Each database has a subclass of :class:`StagedTable` with all of its SQL: postgres.py, mysql.py.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ STAGING: Final = "cometmq_staging"
 TASK: Final = "_cometmq_task"
 """The column of a staging table with the id of the task attempt that wrote the row."""
 
-#: A task of a driver that was presumed dead may still be copying into a table that is to be
-#: dropped.
+#: Wait for the lock of a staging table to drop: a task of a driver presumed dead may still copy
+#: into it.
 DROP_WAIT_S: Final = 1
-#: How long to wait for a transaction whose connection was lost, and for that of another driver.
+#: Wait for a transaction whose connection was lost, or for the transaction of another driver.
 LOCK_WAIT_S: Final = 60
 
-#: Spark hides the value of an option whose name contains this word. The address may have a
-#: password.
+#: Option with the StagingSource. It may have a password, and Spark hides the value of an option
+#: whose name contains "secret".
 _PLAN: Final = "secret_plan"
 _ANSWER: Final = "answer"
 _NESTED: Final = ("array", "map", "struct")
@@ -76,7 +76,9 @@ class TypeUnknown(CometError):
 
 @dataclass(frozen=True, slots=True)
 class ColumnTypes:
-    """A database's counterparts of Spark's types; ``decimal`` without precision and scale."""
+    """A database's counterparts of Spark's types. ``plain`` is by Spark's name; ``decimal`` is
+    without precision and scale; ``text`` is for varchar and char; ``nested`` for arrays, maps and
+    structs."""
 
     database: str
     plain: Mapping[str, str]
@@ -104,7 +106,7 @@ class ColumnTypes:
     def converted(
         self, rows: DataFrame, conversions: Mapping[str, Callable[[Column], Column]]
     ) -> DataFrame:
-        """Return the rows with the columns of some of the database's types converted."""
+        """Return the rows with columns converted; ``conversions`` are by the database's type."""
         found = []
         for name, kind in self.of_schema(rows.schema).items():
             column = rows[quoted(name)]
@@ -118,8 +120,8 @@ class ColumnTypes:
 
 @dataclass(frozen=True, slots=True)
 class StagingSource:
-    """Target of the tasks' copies: the staging table, its columns, and the column for the attempt's
-    id."""
+    """The staging table that tasks copy into, its columns, and the column for the id of the task
+    attempt."""
 
     conninfo: str = field(repr=False)
     schema: str
@@ -129,19 +131,21 @@ class StagingSource:
 
 
 Copier = Callable[[StagingSource, str, "Iterator[pa.RecordBatch]"], int]
-"""Copies the batches of a task's attempt in one transaction and returns the number of rows."""
+"""Function that copies the batches of a task attempt, whose id is the second argument, in one
+transaction. Returns the number of rows."""
 
 
 @dataclass
 class Copied(WriterCommitMessage):
-    """An attempt's id and the number of rows it copied."""
+    """The id of a task attempt and the number of rows that it copied."""
 
     task: str
     rows: int
 
 
 class StagingFormat(DataSource):
-    """A private data source. Each database has a subclass, with a name and a copier."""
+    """A private data source, through which Spark's tasks copy rows. Each database has a subclass,
+    with a name and a copier."""
 
     @abstractmethod
     def copier(self) -> Copier:
@@ -155,7 +159,8 @@ class StagingFormat(DataSource):
 
 
 class StagingWriter(DataSourceArrowWriter):
-    """Copies on the executors; on the driver, passes on the tasks' results."""
+    """Copies rows on the executors. On the driver, writes the tasks' reports to the file
+    ``answer``."""
 
     def __init__(self, copier: Copier, source: StagingSource, answer: Path) -> None:
         self._copier = copier
@@ -178,8 +183,8 @@ class StagingWriter(DataSourceArrowWriter):
 
 
 def staged(rows: DataFrame, source: StagingSource, format: type[StagingFormat]) -> dict[str, int]:
-    """Have the executors copy rows. Return the number of rows per attempt that counts, by its
-    id."""
+    """Copy rows to the staging table, on the executors. Return the number of rows of each task
+    attempt that counts, by its id."""
     spark = rows.sparkSession
     spark.dataSource.register(format)
     with tempfile.TemporaryDirectory(prefix="cometmq-copied-") as folder:
@@ -261,7 +266,7 @@ class StagedTable(TableSink, Generic[Connection]):
             return self._drop_staging(connection, None)
 
     def _settled(self, batch: StagedBatch) -> bool:
-        """Merge the staged rows. If the connection is lost, find out whether they were merged."""
+        """Merge the staged rows. If the connection is lost, look up whether they were merged."""
         try:
             with self._connect() as connection:
                 return self._apply(connection, batch)
@@ -303,8 +308,8 @@ class StagedTable(TableSink, Generic[Connection]):
     # ------------------------------------------------------------------ names
 
     def _prefix(self, query: str | None) -> str:
-        """Return the prefix of the names of staging tables: of this table, or of one of its
-        queries."""
+        """Return the prefix of the names of this table's staging tables, of one query or (None) of
+        all."""
         words = f"{STAGING}_{_digest(self._full)}_"
         return words if query is None else f"{words}{_digest(query)}_"
 
@@ -322,15 +327,16 @@ class StagedTable(TableSink, Generic[Connection]):
 
     @abstractmethod
     def _converted(self, rows: DataFrame) -> DataFrame:
-        """Return the rows with columns that the tasks can copy. Raises TypeUnknown."""
+        """Return the rows with columns converted to types that the tasks can copy. Raises
+        TypeUnknown."""
 
     @abstractmethod
     def _connect(self) -> AbstractContextManager[Connection]:
-        """Return a connection that the block's end closes."""
+        """Return a connection as a context manager, which closes it."""
 
     @abstractmethod
     def _lost(self) -> tuple[type[Exception], ...]:
-        """Return the errors after which it is not known whether a transaction was committed."""
+        """Return the types of errors after which a transaction may or may not be committed."""
 
     @abstractmethod
     def _make_batches(self, connection: Connection) -> None:
@@ -338,7 +344,8 @@ class StagedTable(TableSink, Generic[Connection]):
 
     @abstractmethod
     def _noted(self, connection: Connection, query: str, *, waits: bool) -> int:
-        """Return the last batch of a query; ``waits`` for a transaction that is recording one."""
+        """Return the last recorded batch of a query. With ``waits``, wait for a transaction that is
+        recording one."""
 
     @abstractmethod
     def _make_table(self, connection: Connection, rows: DataFrame) -> None:
@@ -346,11 +353,12 @@ class StagedTable(TableSink, Generic[Connection]):
 
     @abstractmethod
     def _make_staging(self, connection: Connection, staging: str, rows: DataFrame) -> None:
-        """Create a staging table. Its columns have the types of the table's, and may be null."""
+        """Create a staging table. Its columns have the types of the target's and are nullable."""
 
     @abstractmethod
     def _transaction(self, connection: Connection) -> AbstractContextManager[object]:
-        """Return a transaction that the block's end commits, and an error rolls back."""
+        """Return a transaction as a context manager, which commits, or rolls back after an
+        error."""
 
     @abstractmethod
     def _merged(self, connection: Connection, batch: StagedBatch) -> bool:

@@ -1,9 +1,9 @@
-"""The files of an archive: which messages each of them holds, and the rows of some of these.
+"""The files of an archive: the messages that each one holds, and the rows of requested messages.
 
-The job archive writes the files (jobs/archive.py). They are read here by pyarrow, in the processes
-that plan and in tasks, which have no Spark session. The folder of a file names its topic. Offsets
-are read from the files themselves: a file may lack some between its first and its last one, and two
-files may have the same ones.
+The job archive (jobs/archive.py) writes the files. Plans and tasks run in processes without a Spark
+session, so they read the files with pyarrow. The folder of a file names its topic. Offsets are read
+from the file itself: a file may lack some between its first and last offset, and two files may
+have the same offsets.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 THREADS: Final = 8
 BATCH_BYTES: Final = 1 << 20
-"""About the size of an Arrow batch, as in read/corrupt.py."""
+"""Approximate size of an Arrow batch, as in read/corrupt.py."""
 
 BATCH_ROWS_MAX: Final = 20_000
 _PLACE: Final = ("broker_name", "queue_id", "queue_offset")
@@ -47,8 +47,8 @@ _NO_TOPIC: Final = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True, slots=True, order=True)
 class ArchiveFile:
-    """A file of an archive, all of whose messages are of one topic. A URL may have credentials, so
-    it is in no text of this value."""
+    """A file of an archive, with messages of one topic. ``path`` may be a URL with credentials, so
+    ``repr`` leaves it out."""
 
     path: str = field(repr=False)
     topic: str
@@ -64,8 +64,8 @@ class HeldFile:
 
 
 def archive_files(root: str, choice: TopicChoice) -> list[ArchiveFile]:
-    """Return the files of the chosen topics. Raises BadOption if there is no archive,
-    StoreUnreadable."""
+    """Return the files of the chosen topics in the archive at ``root``. Raises BadOption if there
+    is no archive, StoreUnreadable."""
     found = []
     for file in data_files(root):
         topic = _topic_of(file.name)
@@ -79,7 +79,7 @@ def archive_files(root: str, choice: TopicChoice) -> list[ArchiveFile]:
 def held_files(files: Sequence[ArchiveFile], choice: TopicChoice) -> list[HeldFile]:
     """Return the ranges of chosen queues that each file holds.
 
-    Reads three narrow columns. Raises ArchiveFileGone, OSError.
+    Only the three columns of _PLACE are read. Raises ArchiveFileGone, OSError.
     """
     with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(lambda file: _held(file, choice), files))
@@ -104,8 +104,8 @@ def first_at(
 def stored_ms(
     files: Sequence[HeldFile], places: Mapping[MessageQueue, int]
 ) -> dict[MessageQueue, int]:
-    """Return the store time of one archived message of each queue. Raises ArchiveFileGone,
-    OSError."""
+    """Return the store time (ms) of the archived message at each queue's offset in ``places``.
+    Raises ArchiveFileGone, OSError."""
     wanted: dict[ArchiveFile, dict[MessageQueue, int]] = {}
     for portion in cover(
         [Range(queue, offset, offset + 1) for queue, offset in places.items()],
@@ -132,7 +132,7 @@ def stored_ms(
 def rows_of_file(
     file: ArchiveFile, parts: Sequence[Range], names: tuple[str, ...], options: TieredOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Yield each message of the ranges once, and report those that the file does not have.
+    """Yield each message of the ranges once, and report those that the file lacks as lost.
 
     Raises ArchiveFileGone, DataLoss, OSError.
     """
@@ -152,14 +152,14 @@ def rows_of_file(
 def _batches(
     source: OpenFile, groups: Sequence[int], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield some columns of row groups, one group after the other, so that Arrow fetches no more
-    than one group of a remote file at once."""
+    """Yield the columns of row groups, one group at a time, so that Arrow fetches at most one group
+    of a remote file in advance."""
     for group in groups:
         yield from source.batches(_batch_rows(source.metadata), group, columns)
 
 
 class _Wanted:
-    """The messages to read from a file, and those that were found."""
+    """Keeps which of the messages to read from a file were found."""
 
     def __init__(self, parts: Sequence[Range]) -> None:
         self._of_queue = {
@@ -167,7 +167,7 @@ class _Wanted:
         }
 
     def take(self, rows: pa.RecordBatch, topic: str) -> Flags:
-        """Return which rows are wanted and were not found before."""
+        """Return for each row whether it is wanted and was not found before. Note it as found."""
         found = np.zeros(len(rows), np.bool_)
         for queue, at in _rows_by_queue(rows, topic):
             wanted = self._of_queue.get(queue)
@@ -176,13 +176,14 @@ class _Wanted:
         return found
 
     def missing(self) -> Iterator[Range]:
-        """Return the ranges that were not found."""
+        """Yield the ranges that were not found."""
         for wanted in self._of_queue.values():
             yield from wanted.missing()
 
 
 class _QueueWanted:
-    """The wanted messages of one queue. Each has a place in ``seen``, in order."""
+    """The wanted messages of one queue. ``_seen`` has a flag for each, in the order of offsets;
+    ``_places`` has the index of the first flag of each span."""
 
     def __init__(self, queue: MessageQueue, spans: Sequence[Span]) -> None:
         self._queue = queue
@@ -192,7 +193,8 @@ class _QueueWanted:
         self._seen = np.zeros(int(ends[-1]), np.bool_)
 
     def take(self, offsets: Ints) -> Flags:
-        """Return which offsets are wanted and were not found before."""
+        """Return for each offset whether it is wanted and was not found before. Note it as
+        found."""
         span = np.maximum(np.searchsorted(self._starts, offsets, side="right") - 1, 0)
         inside = (offsets >= self._starts[span]) & (offsets < self._stops[span])
         rows = np.flatnonzero(inside)
@@ -205,7 +207,7 @@ class _QueueWanted:
         return found
 
     def missing(self) -> Iterator[Range]:
-        """Return the ranges that were not found."""
+        """Yield the ranges that were not found."""
         if self._seen.all():
             return
         for start, stop, place in zip(
@@ -216,7 +218,8 @@ class _QueueWanted:
 
 
 def _topic_of(name: str) -> str | None:
-    """Return the topic that a file's folder names, None for records without a readable topic."""
+    """Return the topic in the name of a file's folder; None for the folder of records without a
+    readable topic."""
     for folder in name.split("/")[:-1]:
         column, _, value = folder.partition("=")
         if column == "topic" and value != _NO_TOPIC:
@@ -260,20 +263,21 @@ def _first_at(held: HeldFile, moments: Mapping[MessageQueue, int]) -> dict[Messa
 
 
 def _places(rows: pa.RecordBatch) -> tuple[pa.DictionaryArray, Ints, Ints]:
-    """Return broker (as codes), queue id and offset of rows; -1 for a null."""
+    """Return broker (dictionary-encoded), queue id and offset of each row; -1 for a null id or
+    offset."""
     brokers = rows["broker_name"].dictionary_encode()
     ids = rows["queue_id"].fill_null(-1).to_numpy().astype(np.int64)
     return brokers, ids, rows["queue_offset"].fill_null(-1).to_numpy()
 
 
 def _times_ms(rows: pa.RecordBatch) -> Ints:
-    """Return the store times of rows, 0 for a null."""
+    """Return the store time (ms) of each row, 0 for a null."""
     times = rows[_STORED].cast(pa.timestamp("us")).cast(pa.int64()).fill_null(0).to_numpy() // 1000
     return numbers(times)
 
 
 def _rows_by_queue(rows: pa.RecordBatch, topic: str) -> Iterator[tuple[MessageQueue, Ints]]:
-    """Yield each queue of some rows, and which rows are its messages."""
+    """Yield each queue in the rows, and the numbers of the rows with its messages."""
     brokers, ids, offsets = _places(rows)
     codes = brokers.indices.fill_null(-1).to_numpy().astype(np.int64)
     held = (codes >= 0) & (ids >= 0) & (offsets >= 0)
@@ -284,7 +288,7 @@ def _rows_by_queue(rows: pa.RecordBatch, topic: str) -> Iterator[tuple[MessageQu
 
 
 def _by_queue(rows: pa.RecordBatch, topic: str) -> Iterator[tuple[MessageQueue, Ints]]:
-    """Yield each queue of some rows with its offsets."""
+    """Yield each queue in the rows, and its offsets."""
     for queue, at in _rows_by_queue(rows, topic):
         yield queue, rows["queue_offset"].fill_null(-1).to_numpy()[at]
 
@@ -310,7 +314,7 @@ def _groups(metadata: pq.FileMetaData, parts: Sequence[Range]) -> list[int]:
 
 
 def _bounds(metadata: pq.FileMetaData, group: int, name: str) -> tuple[Any, Any]:
-    """Return the least and the greatest value of a column in a row group, None if not known."""
+    """Return the minimum and the maximum of a column in a row group, None if unknown."""
     rows = metadata.row_group(group)
     for at in range(rows.num_columns):
         column = rows.column(at)
@@ -330,7 +334,7 @@ def _batch_rows(metadata: pq.FileMetaData) -> int:
 
 
 def _with_columns(rows: pa.RecordBatch, names: tuple[str, ...], topic: str) -> pa.RecordBatch:
-    """Return rows with the columns of the source."""
+    """Return the rows with the source's columns ``names``, in its types."""
     columns = []
     for name in names:
         kind = BY_NAME[name].arrow

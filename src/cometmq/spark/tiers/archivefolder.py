@@ -1,7 +1,7 @@
-"""The folder of an archive, local or behind a URL, as a read of several tiers sees it.
+"""The folder of an archive, local or behind a URL: lists its files and opens them for reading.
 
-The files of a URL are read through Arrow, as those of store directories are (store/urls.py). The
-log of a Delta table is read by ``deltalake``, which has clients of object stores of its own.
+Remote files are read through Arrow, like those of store directories (store/urls.py). The log of a
+Delta table is read by ``deltalake``, which has its own clients for object stores.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DELETION_VECTORS: Final = "deletionVectors"
 
 
 class ArchiveFileGone(CometError):
-    """Raised if the file at ``path``, which the archive's log names, is not there."""
+    """Raised if the file at ``path``, which the archive's log names, does not exist."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -47,7 +47,8 @@ class ArchiveFileGone(CometError):
 
 
 class ArrowFolder:
-    """A folder behind a URL. Nothing is kept: a reader of a log looks again if it was folded."""
+    """A folder behind a URL. Nothing is cached: the reader of a log must see that the log was
+    folded."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -71,8 +72,8 @@ def in_archive(root: str, name: str) -> str:
 
 
 def data_files(root: str) -> list[DataFile]:
-    """Return the files of an archive, as its log names them. Raises BadOption if there is none, or
-    one that cannot be read, StoreUnreadable, OSError."""
+    """Return the files of an archive, as its log names them. Raises BadOption if there is no
+    archive or its format cannot be read, StoreUnreadable, OSError."""
     folder: ReadFolder = ArrowFolder(root) if is_url(root) else LocalFolder(Path(root))
     names = folder.names("")
     if "_delta_log" in names:
@@ -83,8 +84,8 @@ def data_files(root: str) -> list[DataFile]:
 
 
 class OpenFile:
-    """An open Parquet file. Its reads raise ArchiveFileGone, OSError, and StoreUnreadable if the
-    file is behind a URL; what is done with the rows raises its own errors."""
+    """An open Parquet file. Its methods raise ArchiveFileGone, OSError, and StoreUnreadable if the
+    file is behind a URL."""
 
     def __init__(self, path: str, file: pq.ParquetFile) -> None:
         self._path = path
@@ -92,13 +93,13 @@ class OpenFile:
         self.metadata = file.metadata
 
     def read(self, columns: Sequence[str], groups: Sequence[int] | None = None) -> pa.Table:
-        """Return some columns of row groups, or of all."""
+        """Return columns of the row groups ``groups`` (None: of all)."""
         chosen = range(self.metadata.num_row_groups) if groups is None else groups
         with _reading(self._path):
             return self._file.read_row_groups(list(chosen), columns=list(columns))
 
     def batches(self, rows: int, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of a row group, at most ``rows`` rows at once."""
+        """Yield columns of a row group, at most ``rows`` rows per batch."""
         with _reading(self._path):
             found = self._file.iter_batches(rows, row_groups=[group], columns=list(columns))
         while True:
@@ -114,7 +115,7 @@ def opened(path: str) -> Iterator[OpenFile]:
     """Open a Parquet file. Raises ArchiveFileGone, StoreUnreadable, OSError."""
     with ExitStack() as stack:
         with _reading(path):
-            # One request for neighbouring columns instead of one for each.
+            # With pre_buffer, neighbouring columns cost one request instead of one each.
             source = arrow_file(path) if is_url(path) else path
             found = pq.ParquetFile(source, pre_buffer=is_url(path))
         yield OpenFile(path, stack.enter_context(found))
@@ -152,7 +153,7 @@ def _delta_files(root: str) -> list[DataFile]:
 
 
 def _place_of(root: str) -> str:
-    """Return the URL of a Delta table for deltalake. Raises BadOption for other URLs than S3's."""
+    """Return the URL of a Delta table for deltalake. Raises BadOption unless it is of S3."""
     parts = urlsplit(root)
     if parts.scheme != "s3":
         raise BadOption("archive", f"{shown(root)} is a Delta table, which is read from s3 alone")
@@ -160,7 +161,7 @@ def _place_of(root: str) -> str:
 
 
 def delta_options(url: str) -> dict[str, str]:
-    """Return deltalake's options for the credentials and parameters of a URL of S3."""
+    """Return deltalake's options for the credentials and parameters of an ``s3`` URL."""
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))
     login = parts.netloc.rpartition("@")[0]

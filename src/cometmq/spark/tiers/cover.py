@@ -1,6 +1,6 @@
-"""Decides from which of several places each message of a read is taken.
+"""Assigns each message of a read to one of several places that hold it, such as tiers or files.
 
-Pure functions: ranges of offsets in, ranges of offsets out.
+The functions do no I/O: their arguments and results are ranges of offsets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Portion(Generic[P]):
-    """The messages ``part`` are read from ``place``."""
+    """The messages ``part``, which are read from ``place``."""
 
     place: P
     part: Range
@@ -30,10 +30,8 @@ class Portion(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Cover(Generic[P]):
-    """Which messages are read from which place, and the messages that no place has.
-
-    All parts are disjoint.
-    """
+    """The messages to read from each place, and the messages that no place holds. All ranges are
+    disjoint."""
 
     portions: list[Portion[P]]
     missing: list[Range]
@@ -59,7 +57,7 @@ def cover(wanted: Iterable[Range], places: Sequence[tuple[P, Iterable[Range]]]) 
 
 
 def merged(parts: Iterable[Range]) -> dict[MessageQueue, list[Span]]:
-    """Return the offsets of ranges by queue: sorted, with overlapping and adjacent ones joined."""
+    """Return the spans of ranges by queue: sorted, with overlapping and adjacent ones joined."""
     found: dict[MessageQueue, list[Span]] = {}
     for part in sorted(parts):
         if part.start >= part.stop:
@@ -73,7 +71,8 @@ def merged(parts: Iterable[Range]) -> dict[MessageQueue, list[Span]]:
 
 
 def last_shared(one: Iterable[Range], other: Iterable[Range]) -> dict[MessageQueue, int]:
-    """Return the last offset of each queue that is in ranges of both."""
+    """Return for each queue the last offset that is in ranges of both arguments, if there is
+    one."""
     others = merged(other)
     found: dict[MessageQueue, int] = {}
     for queue, spans in merged(one).items():

@@ -1,7 +1,7 @@
-"""The messages that each tier holds, and offsets and times across all of them.
+"""The messages that each tier holds, and lookups by offset and time across all tiers.
 
-The archive is looked at first and the brokers last. Messages move down the tiers only by being
-copied, so what a lower tier loses meanwhile was in a higher one before.
+The archive is looked up first, then the stores, then the brokers. For messages that moved to the
+archive in between, planning.py looks it up again.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FirstAt = Callable[[Mapping["MessageQueue", int]], Mapping["MessageQueue", int]]
-"""Returns the first held offset that was stored at each queue's moment (ms) or later. A queue
-without such a message is left out."""
+"""Function that returns the first held offset that was stored at each queue's moment (ms) or later.
+A queue without such a message is left out."""
 
 
 class Tier(Enum):
-    """A place of messages, in the order in which they are asked for a message."""
+    """A place that holds messages. A message is read from the first tier, in this order, that holds
+    it."""
 
     ARCHIVE = "archive"
     STORE = "store"
@@ -51,8 +52,8 @@ class Tier(Enum):
 
 
 class TiersDisagree(CometError):
-    """Raised if ``tier`` and ``other`` have different messages for ``offset`` of ``queue``, or
-    ``other`` is the broker and its queue ends before."""
+    """Raised if ``tier`` and ``other`` have different messages at ``offset`` of ``queue``, or if
+    ``other`` is the broker and its queue ends before that offset."""
 
     def __init__(self, tier: Tier, other: Tier, queue: MessageQueue, offset: int) -> None:
         self.tier = tier
@@ -70,8 +71,8 @@ class TiersDisagree(CometError):
 
 @dataclass(frozen=True, slots=True)
 class LiveQueues:
-    """The queues of the brokers: their bounds, those whose ends come from a slave, and the brokers
-    that the user allows to be missing."""
+    """The queues of the brokers: their bounds, the queues whose ends come from a slave
+    (``copies``), and the brokers that the user allows to be missing (``without``)."""
 
     start: Offsets = field(default_factory=dict)
     end: Offsets = field(default_factory=dict)
@@ -81,7 +82,7 @@ class LiveQueues:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """All messages that the tiers hold."""
+    """The messages that the tiers hold, as they were looked up by :func:`look`."""
 
     files: Sequence[HeldFile]
     stores: Sequence[StoreHoldings]
@@ -89,7 +90,7 @@ class Holdings:
     options: TieredOptions
 
     def held(self) -> list[tuple[Tier, list[Range]]]:
-        """Return the ranges of each tier, in the order in which the tiers are asked."""
+        """Return the ranges that each tier holds, in the order of :class:`Tier`."""
         live = self.live
         return [
             (Tier.ARCHIVE, [part for file in self.files for part in file.ranges]),
@@ -98,8 +99,8 @@ class Holdings:
         ]
 
     def bounds(self) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """Return the first message that any tier holds of each queue, and the end of the queue. The
-        first one of an empty queue is its end."""
+        """Return the first offset of each queue that any tier holds, and the end of each queue. For
+        an empty queue, the first is the end."""
         end = dict(self.live.end)
         for store in self.stores:
             _raise_to(end, store.ends().items())
@@ -129,8 +130,12 @@ class Holdings:
     def stored_ms(
         self, tier: Tier, places: Mapping[MessageQueue, int]
     ) -> Mapping[MessageQueue, int]:
-        """Return the store time of one message of each queue that a tier holds; those that cannot
-        be read are left out. Raises OSError and the errors of :func:`offsets.samples`."""
+        """Return the store time (ms) of the message that a tier holds at each queue's offset in
+        ``places``.
+
+        Messages that cannot be read are left out, and those of which only a slave could be asked.
+        Raises OSError and the errors of :func:`offsets.samples`.
+        """
         if tier is Tier.ARCHIVE:
             return stored_ms(self.files, places)
         if tier is Tier.STORE:
@@ -158,8 +163,8 @@ class Holdings:
 
 
 def look(options: TieredOptions) -> Holdings:
-    """Return what the tiers hold. Raises BadOption, NoStore, OSError, BrokerMissing and the errors
-    of :func:`offsets.ends`."""
+    """Look up the messages that the tiers hold. Raises BadOption, NoStore, OSError, BrokerMissing
+    and the errors of :func:`offsets.ends`."""
     files = archived(options)
     of_stores = options.store
     stores = [StoreHoldings(root, of_stores) for root in of_stores.roots] if of_stores else []
@@ -168,14 +173,15 @@ def look(options: TieredOptions) -> Holdings:
 
 
 def archived(options: TieredOptions) -> list[HeldFile]:
-    """Return what the files of the archive hold. Raises BadOption, ArchiveFileGone, OSError."""
+    """Return the archive's files with the ranges that they hold. Raises BadOption, ArchiveFileGone,
+    OSError."""
     if options.archive is None:
         return []
     return held_files(archive_files(options.archive, options.topics), options.topics)
 
 
 def _live(options: ReadOptions) -> LiveQueues:
-    # A topic that no broker has any more may be in the archive.
+    # must_exist=False: a topic that no broker has any more may be in the archive.
     planned = find_queues(options, must_exist=False)
     first = offsets.earliest(planned.queues, options.access)
     ends = offsets.ends(planned.queues, options.access)
@@ -185,9 +191,9 @@ def _live(options: ReadOptions) -> LiveQueues:
 def disagreement(holdings: Holdings) -> TiersDisagree | None:
     """Return a queue for which two tiers have different messages, or None.
 
-    They are compared by the store time of the last message that both have, and no tier may go
-    beyond the end at the broker. The end of a slave tells nothing, because it may lag. Raises the
-    errors of :meth:`Holdings.stored_ms`.
+    Two tiers are compared by the store time of the last message that both hold. They also disagree
+    if a tier holds messages after the end of the queue at the broker, unless that end comes from a
+    slave, which may lag. Raises the errors of :meth:`Holdings.stored_ms`.
     """
     held = holdings.held()
     live = holdings.live

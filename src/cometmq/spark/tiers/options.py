@@ -1,8 +1,8 @@
 """The options of a read of several tiers, parsed and checked once. An error names the option.
 
-They are those of the tiers, given together: ``archive`` names an archive, ``store`` directories,
-``nameservers`` a cluster. Positions, filters and the rules for losses mean the same for all of
-them.
+The options of the tiers are given together: ``archive`` names an archive, ``store`` names store
+directories, ``nameservers`` a cluster. Positions, filters and the rules for losses apply to all
+tiers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _POSITIONS: Final = frozenset(positions.OPTIONS)
 @dataclass(frozen=True, slots=True)
 class TieredOptions:
     """All options of a read of several tiers. ``archive``, ``store`` and ``live`` are None for a
-    tier that is not given. A URL may have credentials, so it is in no text of this value."""
+    tier that is not read. ``archive`` may be a URL with credentials, so ``repr`` leaves it out."""
 
     archive: str | None = field(repr=False)
     store: StoreOptions | None
@@ -85,7 +85,8 @@ def parse(options: Mapping[str, str]) -> TieredOptions:
     given = by_name(options, KNOWN, ALIASES, _hint)
     live = None
     if "nameservers" in given:
-        # A broker that only a position names may have left its messages to the other tiers.
+        # Leave out the positions: a broker that they name may be gone, and its messages in another
+        # tier.
         known = [name for name in read_options.KNOWN if name not in _POSITIONS]
         live = read_options.parse(_chosen(given, known))
     store = None
@@ -144,5 +145,5 @@ def _hint(option: str) -> str:
 
 
 def _place(text: str) -> str:
-    # Not percent-decoded: Spark takes the path of a file URL literally, and so did the job archive.
+    # Do not percent-decode: Spark takes the path of a file URL literally, as the job archive does.
     return checked(some_text(text).removeprefix("file://"))

@@ -1,7 +1,5 @@
-"""Plans a read of several tiers: looks at what they hold, decides which of them gives which
-messages, and shares these among tasks.
-
-The decision itself is made by cover.py.
+"""Plans a read of several tiers: finds which messages they hold, assigns each requested message to
+a tier (cover.py), and shares the messages among tasks.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _TO_LATEST: Final = NamedPosition("endingOffsets", Edge.LATEST)
 
 @dataclass(frozen=True, slots=True)
 class ArchivePart:
-    """The messages of a file that a task reads."""
+    """The messages of an archive file that a task reads."""
 
     file: ArchiveFile
     ranges: tuple[Range, ...]
@@ -50,8 +48,8 @@ class ArchivePart:
 
 @dataclass(frozen=True, slots=True)
 class TieredPlan:
-    """The messages that each tier gives: parts of files, parts of stores, and ranges of live
-    queues; and how many they are."""
+    """The messages to read from each tier: parts of archive files, parts of stores, and ranges of
+    live queues. ``rows`` has the number of messages of each tier."""
 
     rows: Mapping[Tier, int]
     archive: list[ArchivePart]
@@ -60,16 +58,17 @@ class TieredPlan:
 
 
 def plan(options: TieredOptions, pushed: Pushed | None = None) -> TieredPlan:
-    """Return what each tier gives.
+    """Return the messages to read from each tier, less those that ``pushed`` filters exclude.
 
-    Raises DataLoss for messages that no tier has, TiersDisagree, BadOption, and the errors of
+    Raises DataLoss for messages that no tier holds, TiersDisagree, BadOption, and the errors of
     :func:`look`.
     """
     holdings = look(options)
     wanted = wanted_ranges(holdings, pushed)
     found = cover(wanted, holdings.held())
     if found.missing and options.archive is not None:
-        # A run of the job archive may have ended just before a lower tier lost its messages.
+        # Since the archive was listed, the job archive may have added messages that were deleted
+        # from another tier afterwards: list it again.
         holdings = replace(holdings, files=archived(options))
         found = cover(wanted, holdings.held())
     _check_agreement(holdings)
@@ -90,8 +89,8 @@ def plan(options: TieredOptions, pushed: Pushed | None = None) -> TieredPlan:
 
 
 def wanted_ranges(holdings: Holdings, pushed: Pushed | None) -> list[Range]:
-    """Return the messages that the options and the pushed filters ask for, whether a tier has them
-    or not. Raises BadOption, RouteNotFound, and the errors of lookups by time."""
+    """Return the messages that the options and the pushed filters request, even if no tier holds
+    them. Raises BadOption, DataLoss, RouteNotFound, and the errors of lookups by time."""
     options = holdings.options
     first, last = holdings.bounds()
     _check_chosen(last, options)
@@ -135,7 +134,7 @@ def _cut(
 
 
 def archive_parts(wanted: Iterable[Range], files: Sequence[HeldFile]) -> list[ArchivePart]:
-    """Assign each wanted message to the first file that holds it. Some file holds each of them."""
+    """Assign each wanted message to the first file that holds it. There must be one for each."""
     found = cover(wanted, [(held.file, held.ranges) for held in files])
     by_file: dict[ArchiveFile, list[Range]] = {}
     for portion in found.portions:
@@ -158,9 +157,11 @@ def store_parts(wanted: Iterable[Range], stores: Sequence[StoreHoldings]) -> lis
 def archive_tasks(
     parts: Sequence[ArchivePart], *, tasks_min: int, rows_max: int, bytes_max: int
 ) -> list[tuple[ArchivePart, ...]]:
-    """Share parts of files among tasks: small ones together, a file in one task if possible.
+    """Share parts of files among tasks. Small parts are joined up to ``rows_max`` and
+    ``bytes_max``.
 
-    A part of a file costs the reading of the whole file. So a file is split only for ``tasks_min``.
+    A task that reads a part of a file has to read the whole file, so a part is split only to reach
+    ``tasks_min``, the minimum number of tasks.
     """
     total = sum(map(len, parts))
     piece_max = max(1, -(-total // tasks_min))
@@ -201,7 +202,8 @@ def _check_agreement(holdings: Holdings) -> None:
 def _check_chosen(known: Offsets, options: TieredOptions) -> None:
     """Raise RouteNotFound for a named topic, and BadOption for an assigned queue, that no tier has.
 
-    Store directories and archives alone may lack a topic: it may have had no message."""
+    A named topic may be missing if no live tier is read: it may have had no message.
+    """
     choice = options.topics
     if isinstance(choice, Topics) and options.live is not None:
         found = {queue.topic for queue in known}

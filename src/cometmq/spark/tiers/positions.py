@@ -1,6 +1,6 @@
-"""Resolves the positions of a read to offsets of queues, whichever tier has them.
+"""Resolves the positions of a read of several tiers to offsets of queues.
 
-Pure functions: bounds, times and committed offsets are given.
+The module does no I/O: bounds, lookups by time and committed offsets are arguments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cometmq.spark.tiers.holdings import FirstAt
 
 Committed = Callable[[str], Mapping["MessageQueue", int]]
-"""Returns the committed offsets of a group."""
+"""Function that returns the committed offsets of a group."""
 
 _EDGES = {EARLIEST_OFFSET: Edge.EARLIEST, LATEST_OFFSET: Edge.LATEST}
 
@@ -35,11 +35,11 @@ _EDGES = {EARLIEST_OFFSET: Edge.EARLIEST, LATEST_OFFSET: Edge.LATEST}
 def resolve(
     named: NamedPosition, start: Offsets, end: Offsets, first_at: FirstAt, committed: Committed
 ) -> dict[MessageQueue, int]:
-    """Return the offset of each queue at a position; ``start`` and ``end`` are the edges of all
-    queues.
+    """Return the offset of each queue at a position. ``start`` and ``end`` are the bounds of each
+    queue over all tiers.
 
-    Raises BadOption if the position names a queue that no tier has, or a moment that must have a
-    message and has none.
+    Raises BadOption if the position names a queue that no tier has, or if it is strict and a queue
+    has no message at its moment or later.
     """
     edges = {Edge.EARLIEST: start, Edge.LATEST: end}
     position = named.position

@@ -1,7 +1,7 @@
-"""The reader that Spark calls for a batch over several tiers, planned once.
+"""The reader that Spark calls for a batch read of several tiers.
 
-Each task reads one tier, with the code that reads that tier alone. So rows and filters are those of
-the tiers.
+The read is planned once. Each task reads one tier, with the same code as a read of that tier alone,
+so that rows and filters are the same.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 class ArchiveParts(InputPartition):
-    """The parts of files that one task reads."""
+    """The parts of archive files that one task reads."""
 
     def __init__(self, parts: tuple[ArchivePart, ...]) -> None:
         super().__init__(parts)
 
 
 class TieredReader(DataSourceReader):
-    """Reads every message between two positions once, from the first tier that has it."""
+    """Reads every message between two positions once, from the first tier that holds it."""
 
     def __init__(
         self, options: TieredOptions, names: tuple[str, ...], values: ValueColumns | None = None
@@ -49,7 +49,7 @@ class TieredReader(DataSourceReader):
         self._values = values
         self._pushed: Pushed | None = None
         if options.pushes_filters and hasattr(DataSourceReader, "pushFilters"):
-            # pyspark 4.0 has no filters to push down.
+            # pyspark 4.0 cannot push filters down and lacks the classes that pushdown.py imports.
             from cometmq.spark.read.pushdown import Push
 
             self.pushFilters = Push(self._push)  # type: ignore[method-assign]
@@ -95,7 +95,7 @@ class TieredReader(DataSourceReader):
         if isinstance(partition, StoreParts):
             assert options.store is not None
             return batches(partition.value, options.store, self._names)
-        # If the plan has no task, Spark sends a partition of none of these classes.
+        # If the plan has no task, Spark sends a partition of another class.
         parts = partition.value if isinstance(partition, ArchiveParts) else ()
         return archived_rows(parts, self._names, options)
 
@@ -109,7 +109,8 @@ def archived_rows(
 
 
 def partitions(planned: TieredPlan, options: TieredOptions) -> list[InputPartition]:
-    """Return the partitions of a plan. Each tier has its share of ``minPartitions``."""
+    """Return the partitions of a plan. Option minPartitions is shared among the tiers in proportion
+    to their messages."""
     total = max(1, sum(planned.rows.values()))
     tasks_min = {
         tier: max(1, -(-options.min_partitions * rows // total))

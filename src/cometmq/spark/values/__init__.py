@@ -1,1 +1,1 @@
-"""Values in message bodies: decoding them into columns, and changes of tables as they carry."""
+"""Values in message bodies: decodes them into columns, and reads changes of database tables."""

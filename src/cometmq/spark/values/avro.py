@@ -3,7 +3,7 @@
 offset  size  content of a body with a registry
      0     1  0
      1     4  id of the schema that wrote it, big-endian
-     5        the value
+     5  rest  the value
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ class Avro:
         return found
 
     def decoder(self) -> Decoder:
-        """Return a decoder; it asks the registry once for each schema id."""
+        """Return a decoder. It asks the registry for each schema id once per process.
+
+        The decoder raises BadValue, and RegistryFailed if the registry does not answer.
+        """
         reader = _parsed_avro(self._reader_schema())
         if not self.registry:
             return lambda body: _avro_datum(io.BytesIO(body), reader, reader, len(body))
@@ -114,16 +117,17 @@ def _avro_datum(stream: io.BytesIO, writer: Any, reader: Any, size_bytes: int) -
 
 
 def avro_type(schema: Any, inside: tuple[str, ...] = ()) -> t.DataType:
-    """Return Spark's type of a schema as fastavro parses it.
+    """Return Spark's type of a schema that fastavro has parsed.
 
-    A union of null and another type has that type. Raises SettingsError for any other union of
-    several types, and for a record that contains itself.
+    ``inside`` names the records that contain the schema. A union of null and one other type becomes
+    that type. Raises SettingsError for any other union, for an unknown type, and for a record that
+    contains itself.
     """
     return _TypeReader().read(schema, inside)
 
 
 class _TypeReader:
-    """Reads one schema; remembers the types that it names."""
+    """Converts one schema. It remembers named types, since later parts refer to them by name."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}

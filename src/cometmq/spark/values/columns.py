@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ValueColumns:
-    """Decodes the bodies of a read with the columns ``names``."""
+    """Decoder of the bodies of a read. ``names`` are the columns of the read, ``kind`` is the type
+    of the column ``value``."""
 
     names: tuple[str, ...]
     kind: t.StructType
@@ -52,7 +53,7 @@ class ValueColumns:
 
 
 def ddl_of(options: ValueOptions) -> str:
-    """Return the two columns as DDL. Raises BadOption if the options do not say what values have,
+    """Return the two columns as DDL. Raises BadOption if the options lack the schema of the values,
     and the errors of the format."""
     if options.format in ("json", "msgpack"):
         if not options.schema:
@@ -68,10 +69,10 @@ def ddl_of(options: ValueOptions) -> str:
 
 
 def value_columns(options: ValueOptions | None, schema: t.StructType) -> ValueColumns | None:
-    """Return how a read with this schema decodes; None if it does not.
+    """Return the decoder for a read with this schema; None if the read decodes no bodies.
 
-    Raises BadSchema for a column whose type does not fit, and SettingsError for a type that the
-    format has no values of.
+    Raises BadSchema if ``value`` is missing or the type of a column does not fit, BadOption for a
+    type that cannot be read from JSON, and the errors of the format.
     """
     asked = {VALUE, UNDECODABLE} & set(schema.names)
     if options is None or not asked:
@@ -93,6 +94,8 @@ def value_columns(options: ValueOptions | None, schema: t.StructType) -> ValueCo
 
 
 def _format(options: ValueOptions, kind: t.StructType | None) -> ValueFormat:
+    """Return the format that the options name. ``kind`` is the type of the values, if it is
+    known."""
     try:
         match options.format:
             case "json":

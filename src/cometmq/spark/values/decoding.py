@@ -1,7 +1,7 @@
-"""Messages with decoded bodies: one column with the value, one with the reason if there is none.
+"""Adds decoded bodies to messages: a column with the value, and one with the reason if it is null.
 
-No message is dropped: a body that cannot be decoded has a null ``value`` and an ``undecodable``
-text. :func:`dead_letters` makes messages of these, for a topic of their own.
+No message is dropped: a body that cannot be decoded has a null ``value`` and the reason in
+``undecodable``. :func:`dead_letters` turns such rows into messages for another topic.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _struct(schema: str | t.StructType | None, format: ValueFormat | None) -> t.
 
 
 def _from_json(messages: DataFrame, schema: t.StructType) -> DataFrame:
-    # Spark replaces bytes that are not UTF-8, which would make two different keys equal.
+    # Spark replaces invalid UTF-8, which could make two different keys equal: report it instead.
     text = f.col("body").cast("string")
     is_text = f.is_valid_utf8(text)
     full = t.StructType([*schema.fields, t.StructField(_CORRUPT, t.StringType())])
@@ -133,8 +133,8 @@ def _from_python(messages: DataFrame, schema: t.StructType, format: ValueFormat)
         found = decoded_bodies(bodies, kind, format.decoder())
         return pa.StructArray.from_arrays(found, names=[VALUE, UNDECODABLE])
 
-    # Spark's older interface for Arrow, mapInArrow, needs pandas, and takes all columns through
-    # Python. Its annotations leave out structs.
+    # Spark's older interface for Arrow, mapInArrow, needs pandas and passes all columns through
+    # Python. The cast is needed because the annotations of arrow_udf omit structs.
     decoded = cast("Any", arrow_udf)(decode, t.StructType(fields))
     return messages.withColumn("_decoded", decoded(f.col("body"))).select(
         *messages.columns, f.col("_decoded")[VALUE].alias(VALUE), f.col("_decoded")[UNDECODABLE]

@@ -7,8 +7,8 @@
 | table | `database`, `table` | `source.db`, `source.table` | `database`, `table` |
 | time | `es`, ms | `source.ts_ms` | `ts`, s |
 
-Debezium's envelope may stand in `payload`, beside its schema. Its tombstones have no body.
-Everything is read by Spark's own functions, so no row passes through Python.
+Debezium's envelope may be nested in the field `payload`, next to `schema`. Its tombstones have no
+body. Spark's own functions read the envelopes, so no row passes through Python.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ CHANGES_DDL: Final = (
     "database string, table string, op string, deleted boolean, at_ms bigint, item int, "
     "undecodable string"
 )
-"""The columns of :func:`table_changes` beside the row and the place of the message."""
+"""Columns that :func:`table_changes` adds to those of the table and the place of the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """Columns of an envelope that was read: rows are an array of maps."""
+    """Expressions for the parts of a parsed envelope. ``rows`` is an array of maps."""
 
     database: Column
     table: Column
@@ -68,22 +68,27 @@ class _Parts:
 def table_changes(
     messages: DataFrame, schema: str | t.StructType, *, envelope: str, table: str = ""
 ) -> DataFrame:
-    """Return one row for each changed row of a table, in columns of their own.
+    """Return one row for each changed row of a table, with the table's columns.
 
-    ``messages`` need ``body``, and should have broker_name, queue_id and queue_offset. ``schema``
-    has the columns of the table, ``envelope`` is "canal", "debezium" or "maxwell", ``table`` is
-    ``database.table``: changes of others are left out. The result has the columns of ``schema``
-    (of a deletion: what the envelope has of the deleted row), those of ``CHANGES_DDL`` and the
-    place of the message.
+    ``messages`` need the column ``body``, and should have broker_name, queue_id and queue_offset.
+    ``schema`` has the columns of the table. ``envelope`` is "canal", "debezium" or "maxwell". With
+    ``table``, written ``database.table``, changes of other tables are left out.
 
-    ``op`` is insert, update, delete or truncate; other for what changes no row, with null columns.
-    ``item`` numbers the rows of a message. A change that cannot be read has ``undecodable`` and
-    null columns, and belongs to every table. So a merge is
-    ``where("undecodable is null and op in ('insert', 'update', 'delete')")`` with
-    ``newest_by=["queue_offset", "item"]`` and ``deleted="deleted"``, as long as the changes of a
-    row are in one queue.
+    The result has the columns of ``schema``, those of ``CHANGES_DDL`` and the place of the message.
+    For a deletion, the columns have the values that the envelope has of the deleted row.
 
-    Raises SettingsError for an unknown envelope, a name that is taken, and a missing body.
+    ``op`` is insert, update, delete or truncate, or other for a message that changes no row; only
+    the first three have values in the table's columns. ``item`` numbers the rows of a message. A
+    change that cannot be read has the reason in ``undecodable`` and null columns; it is returned
+    for any ``table``.
+
+    To merge the changes into a table, select
+    ``where("undecodable is null and op in ('insert', 'update', 'delete')")`` and merge with
+    ``newest_by=["queue_offset", "item"]`` and ``deleted="deleted"``. This requires that all changes
+    of a row are in one queue.
+
+    Raises SettingsError for an unknown envelope, a column name that the result uses itself, and a
+    missing column ``body``.
     """
     if envelope not in _ENVELOPES:
         known = ", ".join(sorted(_ENVELOPES))
@@ -131,6 +136,8 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _typed(flat: DataFrame, columns: t.StructType, place: Sequence[str]) -> DataFrame:
+    """Convert the text values of rows to columns. A value that does not fit makes the row
+    undecodable."""
     values = {each.name: _value(f.col("_row")[each.name], each.dataType) for each in columns}
     wrong = f.concat_ws(
         "; ",
@@ -157,9 +164,10 @@ def _typed(flat: DataFrame, columns: t.StructType, place: Sequence[str]) -> Data
 
 
 def _value(text: Column, kind: t.DataType) -> Column:
-    """Return a text of an envelope as a value; null if it is none of the type.
+    """Return a text of an envelope converted to ``kind``; null if that is impossible.
 
-    Numbers for times are days (dates), seconds, milliseconds or microseconds, by their size.
+    A number is a date in days, or a time in seconds, milliseconds or microseconds: its size decides
+    which.
     """
     name = kind.simpleString()
     if isinstance(kind, t.StructType | t.ArrayType | t.MapType):
@@ -203,7 +211,7 @@ def _debezium() -> _Parts:
     row = f.when(of("op") == "d", of("before")).otherwise(of("after"))
     rows = f.when(row.isNotNull(), f.array(row))
     at_ms = f.coalesce(source["ts_ms"], of("ts_ms"))
-    # A message about a transaction or a definition has no op, and is no tombstone.
+    # A message with a source and without an op, such as a table definition, changes no row.
     kind = f.coalesce(of("op"), f.when(outer.isNotNull() & source.isNotNull(), _OTHER))
     return _Parts(source["db"], source["table"], kind, at_ms, rows)
 

@@ -1,7 +1,7 @@
-"""Formats of bodies: what type their values have in Spark, and how executors decode one.
+"""Formats of message bodies: the Spark type of their values, and the decoder.
 
-JSON is decoded by Spark itself (decoding.py). The other formats are Python values that travel to
-the executors; ``decoder()`` is called there, once for each Arrow batch.
+In :func:`decoding.from_rocketmq`, Spark itself decodes JSON. All other decoding uses a ValueFormat:
+it is pickled to the executors, and ``decoder()`` is called there once for each Arrow batch.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 _REASON_CHARS_MAX: Final = 1_000
 
 Decoder = Callable[[bytes], Any]
-"""Returns the value of a body as dicts, lists and plain values. Raises BadValue."""
+"""Function from a body to its value: dicts, lists and plain values. Raises BadValue."""
 
 
 class BadValue(ValueError):
-    """Raised by a decoder: the body is not a value of its format, and the text says why."""
+    """Raised by a decoder if a body is not a value of its format. The text is the reason."""
 
 
 class ValueFormat(Protocol):
     """A format of bodies."""
 
     def spark_type(self) -> t.StructType | None:
-        """Return the type of the values; None if the user has to name it."""
+        """Return the Spark type of the values; None if the user has to specify it."""
         ...
 
     def decoder(self) -> Decoder:
-        """Return a decoder; called on an executor."""
+        """Return a decoder. It is called on an executor."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePack:
-    """MessagePack maps whose keys are the names of columns."""
+    """MessagePack maps whose keys are the names of fields."""
 
     def spark_type(self) -> t.StructType | None:
-        """Return None: a body does not say which type it has."""
+        """Return None: MessagePack has no schema."""
         return None
 
     def decoder(self) -> Decoder:
@@ -60,8 +60,8 @@ class MessagePack:
 
 
 def arrow_type(kind: t.DataType) -> pa.DataType:
-    """Return the Arrow type of values, with timestamps in UTC. Older versions of Spark have no
-    other time zone."""
+    """Return the Arrow type of values, with timestamps in UTC. Older versions of Spark always use
+    UTC and have no parameter for the time zone."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     zone = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
@@ -72,9 +72,9 @@ def arrow_type(kind: t.DataType) -> pa.DataType:
 def decoded_bodies(
     bodies: pa.Array, kind: pa.DataType, decode: Decoder
 ) -> tuple[pa.Array, pa.Array]:
-    """Return the values of bodies as Arrow, and the reasons where there are none.
+    """Return the values of bodies as an Arrow array of type ``kind``, and the reasons of null ones.
 
-    A body or a field that does not fit is null and has a reason; nothing is raised.
+    If a body or one of its fields does not fit the type, the value is null. BadValue is not raised.
     """
     values: list[Any] = []
     reasons: list[str | None] = []

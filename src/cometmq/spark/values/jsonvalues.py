@@ -1,8 +1,7 @@
-"""Decoder of JSON bodies in Python, by the types of their columns.
+"""Decoder of JSON bodies in Python, for the option ``valueFormat=json`` of the data source.
 
-decoding.py decodes JSON with Spark's own functions. A data source in Python cannot call them, so
-bodies are decoded here for its option ``valueFormat=json``. This decoder is stricter: it reads no
-number as text, and no text as a number.
+decoding.py decodes JSON with Spark's own functions, which a data source in Python cannot call. This
+decoder is stricter: it accepts no number for a text, and no text for a number.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ _PLAIN: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """JSON objects with the fields of ``schema``. Missing fields are null, others are ignored."""
+    """JSON objects with the fields of ``schema``. A missing field is null; unknown fields are
+    ignored."""
 
     schema: t.StructType
 
@@ -43,7 +43,7 @@ class Json:
         return self.schema
 
     def decoder(self) -> Decoder:
-        """Return a decoder. Raises SettingsError for a type that JSON cannot have."""
+        """Return a decoder. Raises SettingsError for a type that cannot be read from JSON."""
         decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(python_type(self.schema))
 
         def decode(body: bytes) -> Any:
@@ -60,9 +60,9 @@ class Json:
 
 
 def python_type(kind: t.DataType) -> Any:
-    """Return the type that msgspec decodes for a column. Raises SettingsError."""
+    """Return the Python type that msgspec shall decode for a column. Raises SettingsError."""
     if isinstance(kind, t.StructType):
-        # A TypedDict may have fields of any name.
+        # A TypedDict, because its fields may have any name; a class allows only identifiers.
         fields = {field.name: python_type(field.dataType) | None for field in kind}
         return TypedDict("Fields", fields, total=False)  # type: ignore[operator]
     if isinstance(kind, t.ArrayType):

@@ -1,4 +1,4 @@
-"""The options of a read that decodes bodies: the format, and what the format needs to know."""
+"""The options of a read that decodes bodies: the format and the options of that format."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def parse(given: Given) -> ValueOptions | None:
 
 
 def of_source(options: Mapping[str, str]) -> ValueOptions | None:
-    """Parse the options about values among all those of a read. Raises BadOption."""
+    """Parse the options about values from all options of a read. Raises BadOption."""
     own = {name.lower() for name in (*OPTIONS, *ALIASES)}
     given = {name: value for name, value in options.items() if name.lower() in own}
     return parse(by_name(given, OPTIONS, ALIASES))

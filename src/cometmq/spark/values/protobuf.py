@@ -1,4 +1,4 @@
-"""Protobuf bodies, decoded by their descriptors, without generated code."""
+"""Protobuf bodies, decoded with a FileDescriptorSet, without generated code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIMESTAMP: Final = "google.protobuf.Timestamp"
 
 @dataclass(frozen=True, slots=True)
 class Protobuf:
-    """Protobuf messages of the type ``message`` (with its package).
+    """Protobuf messages of the type ``message``, a full name such as ``shop.Order``.
 
     ``descriptors`` is a FileDescriptorSet, as ``protoc --include_imports --descriptor_set_out``
     writes it.
@@ -38,7 +38,7 @@ class Protobuf:
         return _protobuf_type(self._type().DESCRIPTOR, ())
 
     def decoder(self) -> Decoder:
-        """Return a decoder of whole messages."""
+        """Return a decoder, to dicts. A field that has presence and is not set becomes None."""
         from google.protobuf.message import DecodeError
 
         kind = self._type()

@@ -3,7 +3,7 @@
     GET /schemas/ids/ID                       {"schema": "..."}
     GET /subjects/SUBJECT/versions/latest     {"id": 7, "version": 2, "schema": "..."}
 
-A schema never changes under its id, so each is asked for once a process.
+The schema of an id never changes, so each id is requested once per process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _NOT_FOUND: Final = 404
 
 
 class RegistryFailed(CometError):
-    """Raised if the registry at ``url`` does not answer, or refuses."""
+    """Raised if a request to ``url`` of the registry fails: no answer, an error status, or an
+    answer without a schema."""
 
     def __init__(self, url: str, reason: str) -> None:
         self.url = url
@@ -80,6 +81,7 @@ def _asked(url: str, path: str, account: str) -> str:
 
 
 def _fetched(url: str, path: str, account: str) -> str:
+    """Return the schema in the response to a GET request, which is tried _TRIES times."""
     headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
     if account:
         headers["Authorization"] = f"Basic {account}"

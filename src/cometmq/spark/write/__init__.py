@@ -1,1 +1,1 @@
-"""Writes frames to topics: `df.write` and `writeStream` with format("rocketmq"), each row once."""
+"""Writes data frames to topics: `df.write` and `writeStream` with format("rocketmq")."""

@@ -32,8 +32,9 @@ RETRY_MS: Final = 60_000
 class WriteOptions:
     """All options of a write.
 
-    With ``topic`` None, each row names its topic. ``query`` and ``batch`` are given if a
-    micro-batch is written by a batch write; ids are derived from them, as from a stream's own.
+    If ``topic`` is None, each row names its topic. ``query`` and ``batch`` are set if
+    ``foreachBatch`` writes a micro-batch with a batch write: message ids are then derived from
+    them, as in a stream.
     """
 
     access: Access
@@ -65,7 +66,7 @@ def parse(options: Mapping[str, str]) -> WriteOptions:
 
 
 def appending(options: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
-    """Return the options of a write that appends to topics. Raises BadOption for an overwrite."""
+    """Parse the options of a write. Raises BadOption, also for an overwrite."""
     if overwrite:
         raise BadOption("mode", "a topic cannot be overwritten: use append")
     return parse(options)

@@ -1,24 +1,24 @@
-"""Converts rows to messages: columns, properties, ids, limits. Pure functions; an error names the
-row or the column.
+"""Converts rows to messages: columns, properties, ids, limits. No I/O; an error names the row or
+the column.
 
-The names of columns are those of the source, so that a frame that was read can be written back.
-Columns of the source that a producer cannot set (such as the queue and the time of storing) are
+The columns have the same names as those of the source, so that a frame that was read can be written
+back. Columns of the source that a producer cannot set (such as the queue and the store time) are
 accepted and ignored.
 
-A row of a micro-batch gets the same id however often it is written. An id is a hash of the row's
-origin and content. The origin is:
+A row of a micro-batch gets the same id each time it is written. An id is a hash of the row's origin
+and content. The origin is:
 
 - for a row that was read from a topic: the topic, broker, queue and offset;
 - for another row of a stream: the query, micro-batch and task;
 - for another row of a batch write: that write and its task.
 
-The content of a row is its topic, its flag, its body and its property text without the id. It is
-part of the hash so that two different rows never share an id, even if a job makes several rows of
-one message. Rows equal in origin and content are numbered within their task, wherever they are in
-it. An id therefore depends on the rows of a task, not on their order.
+The content of a row is its topic, its flag, its body and its encoded properties without the id. It
+is part of the hash so that two different rows never share an id, even if a job makes several rows
+from one message. Rows equal in origin and content are numbered within EPOCH_ROWS rows of their
+task. Within these, the ids do not depend on the order of the rows.
 
-An id has the form of a client's unique key with a loopback address (127.x.y.z), so that tools that
-parse it as an offset id do not contact another host, and with a time at the beginning of the month.
+An id has the form of a client's unique key. Its address is a loopback address (127.x.y.z), so that
+tools that parse it as an offset id contact no other host. Its time is the beginning of the month.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that can be written. ``types`` are the types it may have, by Spark's names."""
+    """A column that can be written. ``types`` are the names of the Spark types that it may have."""
 
     name: str
     types: tuple[str, ...]
@@ -69,14 +69,14 @@ COLUMNS: Final = (
 BY_NAME: Final = {column.name: column for column in COLUMNS}
 
 PLACE: Final = ("broker_name", "queue_id", "queue_offset")
-"""The place of the message that a row was read from. If a row has these columns and the source's
-topic, its message id is derived from them and its content, and not from the job that writes it."""
+"""The columns with the place of the message that a row was read from. If a row has a value in each,
+its id is derived from its topic, place and content, and not from the job that writes it."""
 
 DIGEST_BYTES: Final = 11
 
 EPOCH_ROWS: Final = 200_000
-"""Number of rows within which equal ones are counted. It bounds the memory for a task's rows. Rows
-that were read are counted within at least half of it."""
+"""Number of rows of a task after which the counts of equal rows start again, which bounds memory.
+Rows with a place are counted within at least half as many."""
 
 _SIGNS: Final = props.NAME_VALUE_SEPARATOR + props.PROPERTY_SEPARATOR
 _NONE: Final[Mapping[bytes, int]] = {}
@@ -130,7 +130,8 @@ def check_columns(frame: StructType, topic: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of the rows of a task. ``run`` is a query's id or an id of one write."""
+    """The origin of a task's rows: ``run`` is the id of a query or of one batch write, ``batch``
+    the number of the micro-batch, ``task`` the index of the task."""
 
     run: str
     batch: int
@@ -161,6 +162,7 @@ class Ids:
     def of_row(self, content: bytes) -> str:
         """Return the id of a row that was not read from a topic."""
         if self._rows and self._rows % EPOCH_ROWS == 0:
+            # The counts start again, so the hash changes: otherwise ids would repeat.
             self._seen.clear()
             self._base.update(b"|")
         self._rows += 1
@@ -171,7 +173,8 @@ class Ids:
     def of_place(self, seed: bytes, content: bytes) -> str:
         """Return the id of a row that was read at the place in ``seed``."""
         if len(self._of_places) >= EPOCH_ROWS // 2:
-            # The ids of other rows must not depend on where in a task a row is.
+            # Unlike of_row, do not change the hash: the id of a row with a place must not depend on
+            # the row's position in the task.
             self._of_places_before, self._of_places = self._of_places, {}
         digest = blake2b(seed, digest_size=DIGEST_BYTES)
         digest.update(content)
@@ -179,6 +182,7 @@ class Ids:
 
 
 def _counted(digest: blake2b, seen: dict[bytes, int], before: Mapping[bytes, int] = _NONE) -> str:
+    # The first of several equal rows has the plain hash; its n-th repetition adds "|n" to the hash.
     first = digest.digest()
     times = seen.get(first) or before.get(first, 0)
     seen[first] = times + 1
@@ -211,6 +215,7 @@ class Encoder:
             self._number += 1
 
     def _message(self, found: _Columns, at: int, topic: str) -> Outgoing:
+        """Return the message of row ``at``. Raises MessageIllegal, UnicodeEncodeError."""
         if topic not in self._checked:
             check_target(topic)
             self._checked.add(topic)
@@ -261,17 +266,17 @@ class _Columns:
         self._keys = self.columns.get("keys")
 
     def text(self, name: str, at: int) -> str | None:
-        """Return a text, or None if it is empty or null or the column does not exist."""
+        """Return the text in row ``at``; None if it is empty or null, or there is no column."""
         column = self.columns.get(name)
         return (column[at] or None) if column is not None else None
 
     def number(self, name: str, at: int) -> int:
-        """Return a number, or 0 if it is null or the column does not exist."""
+        """Return the number in row ``at``; 0 if it is null, or there is no column."""
         column = self.columns.get(name)
         return (column[at] or 0) if column is not None else 0
 
     def seed(self, at: int) -> bytes | None:
-        """Return the row's place in a topic as the seed of its id, or None without a place."""
+        """Return the seed of the row's id from its place; None if a part of the place is null."""
         if not self._places:
             return None
         broker, queue_id, offset = (self.columns[name][at] for name in PLACE)
@@ -280,7 +285,8 @@ class _Columns:
         return place_seed(self.text("topic", at) or "", broker, queue_id, offset)
 
     def properties(self, at: int) -> dict[str, str]:
-        """Return tag, keys and the user's properties. Raises MessageIllegal."""
+        """Return the user's properties with tag and keys. The columns ``tags`` and ``keys`` take
+        precedence over the properties of these names. Raises MessageIllegal."""
         found: dict[str, str] = {}
         given: Mapping[str, str] = {}
         if self._maps is not None and self._maps[at]:

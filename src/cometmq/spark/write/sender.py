@@ -1,8 +1,9 @@
-"""Distributes the messages of one task to queues and batches.
+"""Sends the messages of one task: distributes them to queues, joins them into batches, pipelines
+the requests and retries failed ones.
 
-A row with an order key goes to the queue where every producer of CometMQ or Java sends that key.
-Any other row goes to a queue chosen by its id, so that a repeated task sends it to the same broker:
-only that broker can recognize the repeated id.
+A row with an order key goes to the queue to which every producer of CometMQ or Java sends that key.
+Any other row goes to a queue chosen by its id. A repeated task therefore sends it to the same
+broker, the only one that can recognize the repeated id.
 """
 
 from __future__ import annotations
@@ -42,22 +43,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX: Final = 32
+"""Maximum number of requests of a task without a response, each for another queue."""
 
 PAUSES_MS: Final = (0, 100, 200, 500, 1_000, 2_000)
 """Pauses before the first attempts; later attempts use the last one."""
 
 BUFFERED_BYTES: Final = 16 << 20
+"""Size of the buffered messages of a task above which the largest batch is sent."""
 
 SPREAD: Final = 16
-"""Number of queues per broker that one task sends to without order keys; other tasks use others."""
+"""Number of queues per broker to which a task sends rows without order keys. The tasks start at
+different queues."""
 
 UNKNOWN_TOPIC_MS: Final = 35_000
 """Time for which name servers may answer that they have no route for a topic: after a name server
-restarts, Java brokers register again within 30 s. A wrong name is an error after that."""
+restarts, Java brokers register again within 30 s. After this time the name counts as wrong."""
 
 _ENTRY_BYTES: Final = 22
+"""Bytes of a message in a batch beside its body and properties."""
 
-#: Stored, but with less safety than the broker's policy promises; a retry may fulfil it.
+#: The message is stored, but not as safely as the broker's settings require; a retry may succeed.
 _UNSAFE: Final = frozenset(
     {
         ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -98,7 +103,7 @@ class Sender:
         return self._pipeline.retries
 
     def add(self, message: Outgoing) -> None:
-        """Add a message, which may be sent later. Raises SendFailed."""
+        """Buffer a message, and send a batch if it is full. Raises SendFailed."""
         targets = self._targets.get(message.topic)
         if targets is None:
             targets = self._targets[message.topic] = self._find(message.topic)
@@ -140,8 +145,8 @@ class Sender:
         self._pipeline.send(_request(lane.queue, messages, self._options.group))
 
     def _find(self, topic: str) -> _Targets:
-        """Return the queues of a topic, retrying while a broker or name server is away. Raises
-        SendFailed."""
+        """Return the queues of a topic. Retries for ``retry_ms`` while none is found, but only for
+        UNKNOWN_TOPIC_MS if name servers do not know the topic. Raises SendFailed."""
         begun_ms = _clock.monotonic_ms()
         unknown_ms: int | None = None
         attempt = 0
@@ -173,7 +178,7 @@ class Sender:
 
 
 class Pending:
-    """An unfinished request for one queue. The header in ``call`` names the queue."""
+    """A request for one queue with ``rows`` messages, until they are stored."""
 
     __slots__ = ("call", "posted_ms", "queue", "rows")
 
@@ -185,7 +190,7 @@ class Pending:
 
 
 class _Line(Wire):
-    """A connection with requests that wait for their responses."""
+    """A connection with its pending requests, by request number."""
 
     def __init__(self, address: str, options: WriteOptions) -> None:
         super().__init__(address, options.access)
@@ -194,14 +199,17 @@ class _Line(Wire):
         self.waiting: dict[int, Pending] = {}
 
     def post(self, pending: Pending) -> None:
-        """Send a request. Raises OSError."""
+        """Send a request without waiting for its response. Raises OSError."""
         self._number += 1
         self.waiting[self._number] = pending
         pending.posted_ms = _clock.monotonic_ms()
         self._send([pending.call], self._number, pending.posted_ms + self._timeout_ms)
 
     def take(self) -> list[tuple[Pending, Response]]:
-        """Return at least one response, with its request. Raises OSError and ProtocolError."""
+        """Wait until at least one response is there. Return all, each with its request.
+
+        Raises OSError (TimeoutError if the oldest request is too old) and ProtocolError.
+        """
         oldest_ms = min(pending.posted_ms for pending in self.waiting.values())
         answers: dict[int, Response] = {}
         while not answers:
@@ -210,7 +218,8 @@ class _Line(Wire):
 
 
 class Pipeline:
-    """The requests of one task. The caller ends with :meth:`finish` or :meth:`close`."""
+    """The requests of one task, at most one per queue at a time, so that order keys keep their
+    order. The caller ends with :meth:`finish` or :meth:`close`."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
@@ -219,7 +228,7 @@ class Pipeline:
         self.retries = 0
 
     def send(self, pending: Pending) -> None:
-        """Send a request once the one before it for the same queue is done. Raises SendFailed."""
+        """Send a request after the previous one for the same queue is stored. Raises SendFailed."""
         while (line := self._busy.get(pending.queue)) is not None:
             self._take(line)
         while len(self._busy) >= IN_FLIGHT_MAX:
@@ -249,6 +258,7 @@ class Pipeline:
         self._busy.clear()
 
     def _take(self, line: _Line) -> None:
+        """Take the responses of a connection, and repeat failed requests."""
         try:
             found = line.take()
         except (OSError, ProtocolError) as error:
@@ -260,8 +270,8 @@ class Pipeline:
                 self._again(pending, self._refusal(line.address, pending, answer))
 
     def _broken(self, line: _Line, error: Exception) -> None:
-        """Send all requests that wait on a broken connection again: it is unknown which were
-        stored."""
+        """Close a broken connection and send its pending requests again: some of them may be stored
+        already."""
         line.close()
         self._lines.pop(line.address, None)
         waiting, line.waiting = list(line.waiting.values()), {}
@@ -271,7 +281,8 @@ class Pipeline:
             self._again(pending, NotConnected(line.address, str(error) or type(error).__name__))
 
     def _again(self, pending: Pending, error: CometError) -> None:
-        """Send one request until it is stored. Raises SendFailed."""
+        """Repeat a request that failed with ``error`` until it is stored. Raises SendFailed after
+        ``retry_ms``, or at once for an error that a retry cannot mend."""
         deadline_ms = _clock.monotonic_ms() + self._options.retry_ms
         attempt = 0
         while True:
@@ -293,8 +304,8 @@ class Pipeline:
             error = self._refusal(self._address(pending.queue, fresh=False), pending, answer)
 
     def _once(self, pending: Pending) -> Response:
-        """Send one request on a separate connection, since others may wait for responses on
-        theirs."""
+        """Send a request on a connection of its own, because those in ``_lines`` may have pending
+        responses. Return its response."""
         address = self._address(pending.queue, fresh=True)
         wire = Wire(address, self._options.access)
         try:
@@ -326,7 +337,7 @@ def _may_pass(error: CometError) -> bool:
 
 
 class _Lane:
-    """Messages waiting to be sent to one queue."""
+    """The buffered messages of one queue: the next batch."""
 
     __slots__ = ("messages", "queue", "size_bytes")
 
@@ -337,7 +348,7 @@ class _Lane:
 
 
 class _Targets:
-    """The queues of a topic that one task uses."""
+    """Chooses the queue of each message among the queues of a topic."""
 
     def __init__(self, queues: tuple[MessageQueue, ...], task: int) -> None:
         self._queues = queues
@@ -363,6 +374,7 @@ def _window(queues: list[MessageQueue], start: int, size: int) -> list[MessageQu
 
 
 def _request(queue: MessageQueue, messages: list[Outgoing], group: str) -> Pending:
+    """Return the request that sends messages to a queue: as a batch if there are several."""
     first = messages[0]
     batched = len(messages) > 1
     if batched:

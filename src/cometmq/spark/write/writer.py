@@ -1,9 +1,8 @@
-"""The writer that Spark calls: a task sends its rows and returns their number; the driver only
-logs.
+"""The writers that Spark calls: tasks send rows, and the driver logs the totals.
 
-A task returns to the driver once every row is stored, so all rows of a committed batch are in the
-topic. Rows that a failed task sent stay in the topic; when Spark repeats the task or the batch,
-they are sent again with the same ids.
+A task ends only when every row is stored, so all rows of a committed batch are in the topic. Rows
+that a failed task sent stay in the topic. When Spark repeats the task or the batch, they are sent
+again with the same ids.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class TopicWriter(DataSourceArrowWriter):
         return write_rows(iterator, self._options, self._run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log the totals; all rows are stored already."""
+        """Log the totals. The tasks have stored all rows already."""
         _report(messages, None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -86,7 +85,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
 
 def write_rows(iterator: Iterator[pa.RecordBatch], options: WriteOptions, run: str) -> Written:
-    """Store the rows of the task in this process. Raises BadRow and SendFailed."""
+    """Store the rows of one task. ``run`` is the id of the write, used as the origin of rows if
+    there is no query. Raises BadRow and SendFailed."""
     origin = _origin(options, run)
     encoder, sender = Encoder(options, Ids(origin)), Sender(options, origin.task)
     try:
@@ -100,7 +100,7 @@ def write_rows(iterator: Iterator[pa.RecordBatch], options: WriteOptions, run: s
 
 
 def _origin(options: WriteOptions, run: str) -> Origin:
-    """Return query, micro-batch and task, which are the same in each repetition."""
+    """Return the origin of the task's rows, which is the same each time Spark repeats the task."""
     context = TaskContext.get()
     if context is None:
         return Origin(options.query or run, options.batch or 0, 0)
@@ -128,9 +128,9 @@ def topic_sink(options: Mapping[str, str], *, name: str = "") -> Callable[[DataF
     """Return a function for ``foreachBatch`` that writes each micro-batch to topics.
 
     ``options`` are those of ``df.write.format("rocketmq")``. For rows that were not read from a
-    topic, ids are derived from the query's id, which lives as long as its checkpoint, from
-    ``name``, and from the number of the micro-batch. If a query writes to the same topic with
-    several sinks, give each of them its own name.
+    topic, ids are derived from the query's id (the same as long as its checkpoint exists),
+    ``name``, and the number of the micro-batch. If a query writes to the same topic with several
+    sinks, give each sink its own name.
     """
 
     def write(rows: DataFrame, batch: int) -> None:
