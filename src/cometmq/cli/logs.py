@@ -120,6 +120,7 @@ class LogLimiter:
             peer = self._peers.get(key)
             if peer is None:
                 _make_room(self._peers)
+                # 10 lines at once, then one a second.
                 peer = self._peers[key] = Allowance(10, 1, now_ms)
             if not peer.take(1, now_ms):
                 return False
