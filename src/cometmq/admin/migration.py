@@ -181,7 +181,10 @@ async def plan(
 
 
 def findings(config: Mapping[str, str], log_bytes: int, free: int, store: Path) -> list[Finding]:
-    """Return the consequences of moving a broker with these settings."""
+    """Return the consequences of moving a broker with these settings.
+
+    ``log_bytes`` is the size of its log, and ``free`` the number of free bytes at ``store``.
+    """
     role = config.get("brokerRole", "")
     found: list[Finding] = []
     if not role.endswith("MASTER"):
@@ -261,9 +264,9 @@ async def status(admin: Admin, slave: str) -> Status:
 
 
 class Mover:
-    """Makes one CometMQ slave the master in place of its own.
+    """Makes a CometMQ slave the master in place of its present master.
 
-    ``say`` is called with a line per step.
+    ``say`` is called with a line for each step.
     """
 
     def __init__(
@@ -286,7 +289,8 @@ class Mover:
     ) -> Move:
         """Carry out the whole move.
 
-        ``stop_old`` is called to stop the old master once everything but its address is moved.
+        ``wait_ms`` limits the time until the slave is near. With ``take_address``, ``stop_old`` is
+        called to stop the old master once everything but its address is moved.
 
         Raises NotMoved; unless the slave was already promoted, the old master then accepts sends
         again. Raises NotTaken if everything but the address was moved.
