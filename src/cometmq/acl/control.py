@@ -1,4 +1,4 @@
-"""Access control of one server: checks each request before it is served, and follows its files.
+"""Access control of one server: checks each request, and reads the files again when they change.
 
 The rules are read at the start, and again, in a thread, within :data:`POLL_MS` of a change of the
 files. A file that cannot be used is logged, and the previous rules stay in force.
@@ -51,7 +51,7 @@ class AccessControl:
         self._only_changes = only_changes
         self._changing = asyncio.Lock()
         self._fingerprint = files.fingerprint()
-        #: Why the files are not in force, if they are not.
+        #: Why the present files are not in force; "" if they are.
         self._problem = ""
         self.content: AclContent = files.read()
         #: Decisions by the address of a client; None for one on the global white list.

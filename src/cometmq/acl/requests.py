@@ -1,10 +1,10 @@
 """Requirements of each request: permissions for the topics and groups that it touches, and whether
 only an administrator may send it.
 
-Upstream (PlainAccessResource.parse, Permission.ADMIN_CODE) checks some codes but not others that
-reach the same messages or settings: batches, replies, lite pulls, queue locks, recalls, requests
-relayed to consumers, and most changes of settings. Here they need the same permissions as the codes
-that upstream checks.
+Upstream (PlainAccessResource.parse, Permission.ADMIN_CODE) does not check all codes that reach the
+same messages or settings. It leaves out batches, replies, lite pulls, queue locks, recalls,
+requests relayed to consumers, and most changes of settings. Here these need the same permissions as
+the codes that upstream checks.
 """
 
 from __future__ import annotations

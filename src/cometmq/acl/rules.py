@@ -189,12 +189,12 @@ class AclRules:
 
 def _is_signed(secret_key: str, fields: Mapping[str, str], body: bytes) -> bool:
     text = fields.get(SIGNATURE, "")
-    if len(text) != _SIGNATURE_CHARACTERS:  # spare the hash of a body of up to 16 MiB
+    if len(text) != _SIGNATURE_CHARACTERS:  # do not hash a body of up to 16 MiB in vain
         return False
     received = text.encode("utf-8", "replace")
     if hmac.compare_digest(signature(secret_key, fields, body).encode(), received):
         return True
-    if body or UNSIGNED_FIELD not in fields:  # a query has no body
+    if body or UNSIGNED_FIELD not in fields:  # only queries have this field, and no body
         return False
     signed = {name: value for name, value in fields.items() if name != UNSIGNED_FIELD}
     return hmac.compare_digest(signature(secret_key, signed, body).encode(), received)

@@ -95,7 +95,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A broker whose part of an answer is missing, and why."""
+    """A broker whose part of a result is missing, and the reason."""
 
     broker: Broker
     error: CometError
@@ -132,7 +132,7 @@ class ConsumerAdmin:
             except BrokerRefused as refusal:
                 if refusal.code == ResponseCode.CONSUMER_NOT_ONLINE:
                     return await self._set(group, topic, master.name, at_ms, force=force)
-                # RocketMQ 4.9 answers so, too, if a group has no offset in one of the queues.
+                # RocketMQ 4.9 also answers this if the group lacks the offset of a queue: set it.
                 if f"<{group}> not exist" not in refusal.broker_remark:
                     raise
                 await self._set(group, topic, master.name, at_ms, force=force, known=False)
@@ -196,7 +196,7 @@ class ConsumerAdmin:
     async def time_span(self, group: str, topic: str) -> dict[MessageQueue, QueueTimeSpan]:
         """Return the store times of three messages of each queue.
 
-        They are the oldest message, the newest, and the next one that the group consumes.
+        The messages are the oldest, the newest, and the next one that the group consumes.
         """
         header = h.ConsumeTimeSpan(topic, group)
 
@@ -213,8 +213,8 @@ class ConsumerAdmin:
     ) -> dict[MessageQueue, int]:
         """Set the offsets on one broker of a group without connected members.
 
-        Unless ``known``, set only those of queues in which the group may have no offset. These
-        include offset 0: a broker answers 0 for no offset if the queue has its first message still.
+        Unless ``known``, skip queues with a committed offset above 0. Offset 0 may mean that there
+        is none: a broker answers so for a queue that still has its first message.
         """
         found: dict[MessageQueue, int] = {}
         for queue in await self._session.subscribe_queues(topic):
@@ -288,6 +288,7 @@ def _merged(parts: Mapping[Broker, Mapping[MessageQueue, T]]) -> dict[MessageQue
 
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
+#: Time within which the route of a created topic must appear.
 _ROUTE_VISIBLE_MS: Final = 10_000
 _ROUTE_STEP_MS: Final = 20
 _MAX_TIME_MS: Final = 2**63 - 1
@@ -749,7 +750,7 @@ class Admin:
         )
 
     async def _broker_at(self, host: str, port: int) -> Broker | None:
-        """Return the broker that is registered at an address, or with a host name of it.
+        """Return the broker that is registered at an address, or by a host name of that address.
 
         A sender chooses the id of a message, which may name any address: so only registered
         brokers are asked.
@@ -807,7 +808,8 @@ class Admin:
             topic=topic,
             key=key,
             max_num=count,
-            # An index entry has the whole seconds from the first message of its file to its own.
+            # An index entry has the whole seconds from the first message of its file to its own
+            # message: begin one second earlier.
             begin_timestamp=max(0, begin_ms - _INDEX_TIME_UNIT_MS),
             end_timestamp=end_ms,
             unique_key_query=True if unique else None,
@@ -935,7 +937,7 @@ class Admin:
         *,
         timeout_ms: int = 0,
     ) -> Response:
-        """Send a request to one server; ``timeout_ms`` 0 is the usual timeout."""
+        """Send a request to one server; ``timeout_ms`` 0 stands for the usual timeout."""
         return await self.session.remoting.call(
             address, code, header, body, timeout_ms=timeout_ms or self.timeout_ms
         )

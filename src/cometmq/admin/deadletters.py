@@ -11,7 +11,8 @@ topic of its group, which alone gets it:
 Both copies keep tags, keys, flag and own properties; ORIGIN_MESSAGE_ID has the first message's id.
 
 Before a letter is sent, the brokers are asked whether it was sent already, so that a repeated
-command sends only the remaining letters. The brokers' indexes are milliseconds late.
+command sends only the remaining letters. The brokers' indexes are milliseconds late: a letter that
+was sent within that time may be sent twice.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ class DeadLetters:
         try:
             copies = await self._messages.by_unique_key(topic, message_id, since_ms=letter.died_ms)
         except RouteNotFound:
-            return False  # its first message will create the topic, or the send says why not
+            return False  # the send creates the topic, or its error says why not
         return bool(copies)
 
 

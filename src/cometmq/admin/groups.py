@@ -1,7 +1,7 @@
 """Consumer groups: which exist, their settings, members and progress, and changes of their offsets.
 
-A change of offsets is planned first and carried out by a second call, so that a tool can show its
-effect before. A plan has the committed offset and the wanted one of each queue. It is carried out
+A change of offsets is planned by one call and carried out by another, so that a tool can show its
+effect first. A plan has the committed offset and the wanted one of each queue. It is carried out
 as the protocol of RocketMQ 4.9 allows:
 
     no connected member     the wanted offsets are committed as planned
@@ -132,8 +132,8 @@ def differing_subscriptions(states: Iterable[MemberStatus]) -> dict[str, dict[st
 def blocked_queues(info: RunningInfoRead, *, longer_than_ms: int = 60_000) -> list[MessageQueue]:
     """Return the blocked queues of a member: it holds messages of them and consumes none.
 
-    ``longer_than_ms`` limits the time from its last consumption to its last pull (upstream:
-    ConsumerRunningInfo.analyzeProcessQueue).
+    A queue is blocked if its last pull was more than ``longer_than_ms`` after its last consumption
+    (upstream: ConsumerRunningInfo.analyzeProcessQueue).
     """
     return [
         queue
@@ -205,7 +205,7 @@ class Groups:
     async def summaries(
         self, names: Iterable[str] = (), *, unread: list[Unread] | None = None
     ) -> list[GroupSummary]:
-        """Return one row for each group, of all groups if no names are given."""
+        """Return a summary of each group; without ``names``, of all groups."""
         gate = asyncio.Semaphore(_CONCURRENT)
         masters = await self._admin.brokers(masters_only=True)
 
@@ -313,7 +313,7 @@ class Groups:
 
         Also raises NotFound if the group has never consumed ``topic``.
         """
-        # Brokers report offset 0 in each queue of the topic for a group that is not there.
+        # Brokers report offset 0 in each queue of the topic for a group that does not exist.
         if topic and group not in await self._admin.groups_of(topic, unread=unread):
             await self._admin.require_group(group)
             for each in unread or ():

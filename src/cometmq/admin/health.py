@@ -196,7 +196,7 @@ def _registrations(name_server: str, listed: set[str], known: Mapping[str, Broke
 
 
 async def _writes(admin: Admin, name_server: str, masters: set[str]) -> list[Check]:
-    """Check that the routes of a name server allow to write to each broker.
+    """Check that the routes of a name server allow writes to each broker.
 
     One topic that every broker has is enough: draining a broker changes all its topics.
     """

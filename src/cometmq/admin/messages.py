@@ -57,7 +57,7 @@ PULL_MESSAGES_MAX: Final = 32
 #: Number of concurrent pulls.
 _CONCURRENT: Final = 16
 _LONG_POLL_MS: Final = 10_000
-#: Time between two looks of a tail for new queues, and its pause after a failed pull.
+#: Time after which a tail looks for new queues again, and after which it repeats a failed pull.
 _ROUTE_AGAIN_MS: Final = 10_000
 _PULL_AGAIN_MS: Final = 1_000
 #: Maximum number of responses that a tail holds before the caller takes them.
@@ -274,6 +274,7 @@ class Messages:
             suspend_ms=suspend_ms,
         )
         found = result.messages
+        # Brokers compare hashes of tags, so compare the tags themselves.
         if not selection.sql and selection.filter not in ("", tags.ALL):
             accepts = tags.parse(selection.filter).accepts
             found = [message for message in found if accepts(message.tag)]
@@ -514,8 +515,8 @@ class Messages:
     async def open_transactions(self) -> list[HalfMessage]:
         """Return the half messages of transactions that have not ended, oldest first.
 
-        Brokers record ends in a topic of their own, and commit offsets for both topics up to which
-        they have checked them. Raises CometError if more than ENDS_MAX transactions ended since.
+        Brokers record ends in a topic of their own, and commit offsets in both topics that show how
+        far they have checked. Raises CometError if more than ENDS_MAX transactions ended since.
         """
         try:
             queues = await self.queues(HALF_TOPIC)
@@ -576,7 +577,7 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """Message of a transaction before its end; ``checks`` counts the broker's checks of it."""
+    """Message of a transaction before its end; ``checks`` is how often its producer was asked."""
 
     message: StoredMessage
     topic: str

@@ -60,7 +60,7 @@ _MISSING: Final[Mapping[str, tuple[str, str]]] = {
     "enableMultiDispatch": ("warning", "messages are only in the queue of their own topic"),
     "enableConsumeQueueExt": ("ok", "its files are read and, with this setting, written"),
 }
-#: A time that is never reached: year 5138, as a Java broker prints it.
+#: A time in ms since the epoch that is never reached: the year 5138.
 _NEVER_MS: Final = 99_999_999_999_999
 _RETIRED_ID: Final = "99"
 #: A setting that only Java's brokers have.

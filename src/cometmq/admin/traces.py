@@ -1,8 +1,8 @@
 """The life of a message: sent, stored, consumed by which groups and with which result.
 
-Clients with tracing write records to the trace topic; brokers index them by message id. The
-rest is derived from what brokers know, as ``mqadmin`` does: the stored message itself, and, for
-each group of its topic, whether the committed offset is past the message.
+Clients with tracing write records to the trace topic; brokers index them by message id. The rest is
+derived from what brokers know, as ``mqadmin`` does: the stored message itself, and, for each group
+of its topic, whether the committed offset is past the message.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ class Traces:
     async def life(self, message_id: str, topic: str = "") -> MessageLife:
         """Return the life of a message, by its unique key or its offset id.
 
-        Without ``topic`` a unique key is found only if its send was traced. Raises NotFound if
-        neither the message nor a trace of it is found, NotConnected, RequestTimedOut and
-        BrokerRefused.
+        Without ``topic``, a unique key is found only if its send was traced. Raises NotFound if
+        neither the message nor a trace of it is found. Also raises NotConnected, RequestTimedOut
+        and BrokerRefused.
         """
         traces = await self.records(message_id)
         sent = [each for each, _ in traces if isinstance(each, Sent)]
@@ -147,7 +147,7 @@ class Traces:
     ) -> list[tuple[Sent | Consuming | Consumed | TransactionEnded, str]]:
         """Return the trace records of a message, each with the address of the client.
 
-        Empty if nothing was traced, or the trace topic does not exist.
+        Returns [] if nothing was traced, or if the trace topic does not exist.
         """
         try:
             found = await self._admin.messages_by_key(
@@ -209,7 +209,7 @@ class Traces:
 def accepts(connected: ConsumerConnections, message: StoredMessage) -> bool:
     """Return whether the subscription of a group accepts the tag of a message.
 
-    Expressions of SQL92, and topics that it no longer subscribes to, count as accepting.
+    SQL92 expressions, and topics to which it no longer subscribes, count as accepting.
     """
     subscription = connected.subscription_table.get(message.topic)
     if subscription is None or (subscription.expression_type or "TAG") != "TAG":

@@ -122,7 +122,7 @@ class Command:
         return parser.parameters(self.function, skip=1 if self.connects else 0)
 
     def parser(self, prog: str) -> Parser:
-        """Return the parser of its arguments and options; ``prog`` is what comes before them."""
+        """Return the parser of its arguments; ``prog`` has the words before ``words``."""
         made = Parser(f"{prog} {self.words}".strip(), _description(self.function), self.examples)
         add_parameters(made, self.parameters())
         if self.connects:

@@ -51,7 +51,7 @@ class Connection:
         """Return this connection, with the fields that it does not set taken from ``lower``.
 
         Credentials are one unit, and TLS settings another: a unit comes from one level only. If
-        this connection sets the name servers, it takes no credentials and no client key.
+        this connection sets the name servers, it takes neither credentials nor client key.
         """
         own = {key: value for key, value in asdict(self).items() if value}
         for unit in (CREDENTIALS, TLS):

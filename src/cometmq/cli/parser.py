@@ -201,7 +201,7 @@ def _parameter(each: inspect.Parameter) -> Parameter:
 
 
 def add_parameters(parser: argparse.ArgumentParser, found: Iterable[Parameter]) -> None:
-    """Add the words of these parameters to a parser."""
+    """Add the arguments and options of these parameters to a parser."""
     for each in found:
         if isinstance(each.note, Argument):
             _add_argument(parser, each, each.note)
@@ -369,7 +369,7 @@ _DIGITS_MAX: Final = 19
 
 
 def moment_of(text: str, now_ms: int) -> int:
-    """Parse a time to ms since the epoch: ISO 8601 (UTC without a zone), ms, or -1h before now.
+    """Parse a time to ms since the epoch: ISO 8601 (UTC without a zone), ms, or -1h (an hour ago).
 
     Raises SettingsError.
     """

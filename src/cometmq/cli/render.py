@@ -6,7 +6,7 @@ Programs get one form from all commands:
     ndjson       the items, one a line
 
 An item is an object. Numbers are numbers, times are ISO 8601 in UTC with T and Z, an address is
-{"host": ..., "port": ...}, and what is unknown is null. :func:`schema` describes it as JSON schema.
+{"host": ..., "port": ...}, and an unknown value is null. :func:`schema` returns the JSON schema.
 
 On a terminal, a table is fitted to its width: long cells are cut, and if that is not enough, each
 row is printed as several lines. A table that is piped is never cut or folded.

@@ -1,8 +1,8 @@
 """Runs servers in this process: one event loop, stopped by SIGTERM or SIGINT.
 
 A start either reaches its ready line, or ends with a line for each reason on standard error and
-exit code 2. Garbage collection is off while modules are imported; from the ready line on
-net/collector.py runs it.
+exit code 2. Garbage collection is off during the start, while modules are imported; from the ready
+line on, net/collector.py runs it.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def stop_signals(callback: Callable[[], object]) -> Iterator[None]:
 
 
 def on_signals(callback: Callable[[], object]) -> None:
-    """Call ``callback`` when the process receives a stop signal, until its loop has ended."""
+    """Call ``callback`` when the process receives a stop signal, until the event loop ends."""
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, callback)
@@ -260,8 +260,8 @@ def on_signals(callback: Callable[[], object]) -> None:
 def on_end_of_input(callback: Callable[[], object]) -> None:
     """Call ``callback`` when standard input ends.
 
-    The process that held its other end is gone then. Raises SettingsError if standard input is a
-    file, which has no other end.
+    The process at its other end has ended then. Raises SettingsError if standard input is a file,
+    which has no other end.
     """
     loop = asyncio.get_running_loop()
     descriptor = sys.stdin.fileno()

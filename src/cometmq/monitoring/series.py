@@ -66,7 +66,7 @@ class Series:
     left_out: int = 0
 
     def add(self, value: float | Histogram, *labels: str) -> None:
-        """Add a series."""
+        """Add a series, or count it as left out."""
         if len(self.rows) < self.most:
             self.rows.append((labels, value))
         else:
