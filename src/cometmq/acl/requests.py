@@ -1,5 +1,4 @@
-"""Requirements of each request: permissions for the topics and groups that it touches, and whether
-only an administrator may send it.
+"""Permissions that a request needs for topics and groups, and whether it needs an administrator.
 
 Upstream (PlainAccessResource.parse, Permission.ADMIN_CODE) does not check all codes that reach the
 same messages or settings. It leaves out batches, replies, lite pulls, queue locks, recalls,

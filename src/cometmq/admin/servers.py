@@ -1,5 +1,4 @@
-"""Brokers and name servers themselves: settings, key-value tables, write permission, clean-ups,
-consumption on a broker, and the accounts of access control.
+"""Operations on brokers and name servers: settings, tables, clean-ups, statistics and accounts.
 
 A change goes to several servers, which do not know of each other. It returns one :class:`Applied`
 for each, with an error if that server did not make the change, so a tool can report which servers

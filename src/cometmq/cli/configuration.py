@@ -1,5 +1,4 @@
-"""The settings of a server's command line: where each comes from, what a key means, and whether a
-server could start with them.
+"""Settings of a server's command line: their sources, what they mean, and a check before a start.
 
 A setting comes from the environment, a property file, ``--set`` or an option; the later of these
 wins. Settings that were changed while a broker ran override all of them. Nothing here changes a

@@ -1,5 +1,4 @@
-"""``cometmq store ...``: inspects, verifies and repairs a store directory of CometMQ or of a Java
-broker."""
+"""``cometmq store``: inspects, verifies and repairs stores of CometMQ and of Java brokers."""
 
 from __future__ import annotations
 
