@@ -57,7 +57,7 @@ class AddressPattern:
 def address_parts(host: str) -> tuple[int, ...]:
     """Return the parts of an IP address: four bytes of IPv4 or eight groups of IPv6.
 
-    Returns an empty tuple for a text that is no address. An IPv4 address in an IPv6 one counts as
+    Returns an empty tuple for a text that is no address. An IPv4-mapped IPv6 address counts as
     IPv4.
     """
     try:
@@ -73,7 +73,7 @@ def address_parts(host: str) -> tuple[int, ...]:
 
 
 def parse_pattern(text: str) -> AddressPattern:
-    """Parse a pattern. Raise AclDenied, which says what is wrong, if it is none."""
+    """Parse a pattern. Raise AclDenied, which says what is wrong, for an invalid one."""
     text = text.strip()
     if not text:
         return AddressPattern(text)

@@ -1,7 +1,7 @@
-"""Access control of one server: checks each request before it is served, and follows its files.
+"""Access control of one server: checks each request, and reads the files again when they change.
 
 The rules are read at the start, and again, in a thread, within :data:`POLL_MS` of a change of the
-files. A file that cannot be used is logged, and the rules before it stay in force.
+files. A file that cannot be used is logged, and the previous rules stay in force.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Time between two looks at the files; upstream looks every 5 s.
+#: Time between two checks for changed files; upstream checks every 5 s.
 POLL_MS: Final = 1_000
 
 
 #: Maximum number of addresses whose decisions are kept; at the limit, the oldest is dropped.
 _HOSTS_MAX: Final = 4_096
-#: Size of the port at the end of a peer's host.
+#: Size of the port at the end of ``Peer.host_bytes``.
 _PORT_BYTES: Final = 4
 
 
 class AccessControl:
     """Refuses requests that the rules do not allow.
 
-    ``only_changes`` limits it to requests that change the server, for a name server. Raises
-    AclDenied, which names the file, if one cannot be used.
+    With ``only_changes``, which a name server uses, it checks only requests that change the server.
+    Its construction reads the files, and raises AclDenied, which names the file, if one cannot be
+    used.
     """
 
     def __init__(self, files: AclFiles, clock: Clock, *, only_changes: bool = False) -> None:
@@ -50,12 +51,12 @@ class AccessControl:
         self._only_changes = only_changes
         self._changing = asyncio.Lock()
         self._fingerprint = files.fingerprint()
-        #: Why the files are not in force, if they are not.
+        #: Why the present files are not in force; "" if they are.
         self._problem = ""
         self.content: AclContent = files.read()
-        #: Decisions for clients by their address, None for one on the global white list; and by the
-        #: accounts that trust an address: most addresses share one object.
+        #: Decisions by the address of a client; None for one on the global white list.
         self._caches: dict[bytes, AccessCache | None] = {}
+        #: Decisions by the accounts whose white list has an address: most addresses share one.
         self._shared: dict[frozenset[str], AccessCache] = {}
         self._report()
 
@@ -164,7 +165,7 @@ class AccessControl:
                 self.content = await asyncio.to_thread(self._files.read)
             except AclDenied as error:
                 if isinstance(error.__cause__, OSError):
-                    self._fingerprint = before  # the system's trouble, not the file's: try again
+                    self._fingerprint = before  # the read failed, not the content: read again
                 raise
             self._caches, self._shared = {}, {}
             self._problem = ""

@@ -17,9 +17,9 @@
       - counter: 2
         timestamp: 1700000000000
 
-Upstream: PlainPermissionManager.java. A changed file is read again; while it is invalid, the rules
-before it stay in force. A change over the protocol is written to a file of its own and renamed, so
-a file is either as before or whole.
+Upstream: PlainPermissionManager.java. A changed file is read again; while it is invalid, the
+previous rules stay in force. A change over the protocol is written to a temporary file, which is
+then renamed, so that a file is never half written.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class AclContent:
 
 @dataclass(frozen=True, slots=True)
 class AccountChange:
-    """Values to set in an account; None and empty values leave what the file has."""
+    """Values to set in an account; None and empty ones change nothing. ``admin`` is always set."""
 
     access_key: str
     secret_key: str | None = field(default=None, repr=False)
@@ -135,7 +135,7 @@ class AclFiles:
     def delete_account(self, access_key: str) -> bool:
         """Remove an account from all files; return False if none has it."""
         found = False
-        # A repeated entry would come into force instead.
+        # A repeated entry that is left would come into force.
         for path, document in self.read().documents.items():
             accounts = document.get("accounts") or []
             left = [entry for entry in accounts if str(entry.get("accessKey")) != access_key]
@@ -184,7 +184,7 @@ class AclFiles:
     def _write(self, path: str, document: Document) -> None:
         counter = _version(document).counter + 1
         version = {"counter": counter, "timestamp": self._wall_ms()}
-        # All values are read as text; Java expects the boolean as one.
+        # All values are read as text, but Java expects ``admin`` to be a boolean.
         accounts = [
             entry | {"admin": str(entry["admin"]).lower() == "true"} if "admin" in entry else entry
             for entry in document.get("accounts") or ()
@@ -222,7 +222,7 @@ def _read_document(path: str) -> Document:
 
 
 def _place(error: Exception) -> str:
-    """Return where YAML is invalid, without the parser's text, which may have a secret in it."""
+    """Return where YAML is invalid, without the parser's message, which may quote a secret."""
     mark = getattr(error, "problem_mark", None)
     return "" if mark is None else f": line {mark.line + 1}, column {mark.column + 1}"
 

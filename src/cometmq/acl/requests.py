@@ -1,9 +1,9 @@
-"""Requirements of each request: permissions for the topics and groups that it touches, and whether
-only an administrator may send it.
+"""Permissions that a request needs for topics and groups, and whether it needs an administrator.
 
-Upstream (PlainAccessResource.parse, Permission.ADMIN_CODE) leaves codes out that reach the same
-messages or settings: batches, replies, lite pulls, queue locks, recalls, what is relayed to
-consumers, and most changes of settings. Here they need what the codes beside them need.
+Upstream (PlainAccessResource.parse, Permission.ADMIN_CODE) does not check all codes that reach the
+same messages or settings. It leaves out batches, replies, lite pulls, queue locks, recalls,
+requests relayed to consumers, and most changes of settings. Here these need the same permissions as
+the codes that upstream checks.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def needs_admin(code: int) -> bool:
 
 
 def needs_of(code: int, fields: Mapping[str, str], body: bytes) -> Needs:
-    """Return the topics, and groups as their retry topics, that a request needs permissions for.
+    """Return the permissions that a request needs, each with a topic; a group is its retry topic.
 
-    Raises AclDenied if they cannot be told from its fields and body.
+    Raises AclDenied if the body cannot be read.
     """
     read = _READERS.get(code)
     return [] if read is None else read(fields, body)
@@ -49,7 +49,7 @@ def _send(topic_field: str) -> _Reader:
     def read(fields: Mapping[str, str], _body: bytes) -> Needs:
         topic = fields.get(topic_field, "")
         if topic.startswith(RETRY_PREFIX):
-            # The group in the name gets the message, whatever group the sender says that it is.
+            # The group in the topic's name gets the message, even if the sender names another one.
             return [_group(topic.removeprefix(RETRY_PREFIX))]
         return [(topic, Permission.PUB)]
 

@@ -4,15 +4,16 @@ Decision, in this order (upstream: PlainPermissionManager.validate, checkPerm):
 
     1. the remote address is on the global white list                        allowed
     2. no access key, or no account of that name                             refused
-    3. the remote address is on the account's white list                     allowed
-    4. the signature is not the one of the account's secret                  refused
-    5. the request needs an administrator and the account is none            refused
-    6. a topic or group of the request lacks the permission, or, if the
+    3. the signature is not the one of the account's secret, and the
+       remote address is not on the account's white list                     refused
+    4. the request needs an administrator and the account is not one         refused
+    5. a topic or group of the request lacks the permission, or, if the
        account does not name it, the account's default lacks it              refused
 
-Defaults do not count for topics in which the broker keeps messages of all others: delayed ones,
-half messages, and those whose transaction never ended.
-An administrator without any topic or group of its own passes step 6. Values are immutable; a change
+From an address on its white list, an account has PUB and SUB by default, and its own topics and
+groups do not count. Defaults do not count for topics in which the broker keeps messages of all
+topics: delayed messages, half messages, and messages whose transaction never ended.
+An administrator without any topic or group of its own passes step 5. Values are immutable; a change
 of the files makes a new :class:`AclRules` (files.py).
 """
 
@@ -107,14 +108,14 @@ class AclAccount:
 
     def _default_for(self, name: str) -> Permission:
         if name in _OF_ALL_TOPICS:
-            # It has messages of all topics, also of those that the account may not read.
+            # This topic has messages of all topics, also of those that the account may not read.
             return Permission.DENY
         is_group = name.startswith(RETRY_PREFIX)
         return self.default_group_permission if is_group else self.default_topic_permission
 
 
 def describe_resource(name: str) -> str:
-    """Return how an answer names a topic, or a group given as its retry topic."""
+    """Return "topic:NAME", or "group:NAME" for a retry topic, as error answers have it."""
     kind = "group" if name.startswith(RETRY_PREFIX) else "topic"
     return f"{kind}:{name.removeprefix(RETRY_PREFIX)[:MAX_NAME_CHARACTERS]}"
 
@@ -134,12 +135,11 @@ class AclRules:
         return any(pattern.matches(parts) for pattern in self.white_list)
 
     def authenticate(self, host: str, fields: Mapping[str, str], body: bytes) -> AclAccount | None:
-        """Return the account that a request may use; None if its address is on the global white
-        list, which allows everything.
+        """Return the account of a request, with its permissions for requests from ``host``.
 
-        An address on the white list of an account needs no signature, and may use all topics and
-        groups; only an administrator's may change the server. ``fields`` are the header fields as
-        text, as received. Raises AclDenied.
+        Returns None if ``host`` is on the global white list, which allows everything. A host on the
+        white list of the account needs no signature. ``fields`` are the header fields as text, as
+        received. Raises AclDenied.
         """
         if self.is_white_listed(host):
             return None
@@ -189,12 +189,12 @@ class AclRules:
 
 def _is_signed(secret_key: str, fields: Mapping[str, str], body: bytes) -> bool:
     text = fields.get(SIGNATURE, "")
-    if len(text) != _SIGNATURE_CHARACTERS:  # before up to 16 MiB are hashed
+    if len(text) != _SIGNATURE_CHARACTERS:  # do not hash a body of up to 16 MiB in vain
         return False
     received = text.encode("utf-8", "replace")
     if hmac.compare_digest(signature(secret_key, fields, body).encode(), received):
         return True
-    if body or UNSIGNED_FIELD not in fields:  # a query has no body
+    if body or UNSIGNED_FIELD not in fields:  # only queries have this field, and no body
         return False
     signed = {name: value for name, value in fields.items() if name != UNSIGNED_FIELD}
     return hmac.compare_digest(signature(secret_key, signed, body).encode(), received)

@@ -1,11 +1,8 @@
 """Typed operations on a cluster, for the command line, Spark, demos and tests.
 
 Each operation queries the name servers and brokers that it needs; nothing is cached. A broker on
-another machine refuses operations that change state unless its settings allow them.
-
-Brokers are asked together (:meth:`Admin.ask_together`), so that a silent one costs its timeout
-once. An operation with a parameter ``unread`` returns what the others answered and appends those
-that did not; without that list it raises, because the answer would lack a part.
+another machine refuses operations that change state unless its settings allow them. Brokers are
+asked together (:meth:`Admin.ask_together`), so that several silent brokers cost one timeout.
 """
 
 from __future__ import annotations
@@ -76,11 +73,11 @@ log = logging.getLogger(__name__)
 
 #: Timestamp that stands for the end of every queue.
 END: Final = -1
-#: Brokers wait 10 s for a consumer.
+#: Timeout of requests that brokers relay to a consumer; they wait 10 s for its answer.
 _RELAY_TIMEOUT_MS: Final = 15_000
-#: Least time for an answer.
+#: Least timeout of a request.
 _TIMEOUT_MS: Final = 5_000
-#: Brokers that are asked at one time.
+#: Number of brokers that are asked at the same time.
 _CONCURRENT: Final = 16
 
 T = TypeVar("T")
@@ -98,7 +95,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A broker whose part of an answer is missing, and why."""
+    """A broker whose part of a result is missing, and the reason."""
 
     broker: Broker
     error: CometError
@@ -108,7 +105,7 @@ class ConsumerAdmin:
     """Operations on running consumers: ``Admin(session).consumers``.
 
     All methods raise NotConnected or RequestTimedOut when a server cannot be reached, BrokerRefused
-    when it refuses, and RouteNotFound.
+    when it refuses, and RouteNotFound for a topic that no running master has.
     """
 
     def __init__(self, admin: Admin, session: Session, timeout_ms: int) -> None:
@@ -135,7 +132,7 @@ class ConsumerAdmin:
             except BrokerRefused as refusal:
                 if refusal.code == ResponseCode.CONSUMER_NOT_ONLINE:
                     return await self._set(group, topic, master.name, at_ms, force=force)
-                # RocketMQ 4.9 takes a group without an offset in one of the queues for none.
+                # RocketMQ 4.9 also answers this if the group lacks the offset of a queue: set it.
                 if f"<{group}> not exist" not in refusal.broker_remark:
                     raise
                 await self._set(group, topic, master.name, at_ms, force=force, known=False)
@@ -197,9 +194,9 @@ class ConsumerAdmin:
         await self._admin.ask_together(masters, clone)
 
     async def time_span(self, group: str, topic: str) -> dict[MessageQueue, QueueTimeSpan]:
-        """Return store times of messages in each queue.
+        """Return the store times of three messages of each queue.
 
-        They are those of the oldest and the newest message, and of the group's next one.
+        The messages are the oldest, the newest, and the next one that the group consumes.
         """
         header = h.ConsumeTimeSpan(topic, group)
 
@@ -216,8 +213,8 @@ class ConsumerAdmin:
     ) -> dict[MessageQueue, int]:
         """Set the offsets on one broker of a group without connected members.
 
-        Without ``known`` only those of queues in which the group may have no offset: a broker
-        answers 0 for none in a queue that is still whole.
+        Unless ``known``, skip queues with a committed offset above 0. Offset 0 may mean that there
+        is none: a broker answers so for a queue that still has its first message.
         """
         found: dict[MessageQueue, int] = {}
         for queue in await self._session.subscribe_queues(topic):
@@ -278,19 +275,20 @@ def held(info: RunningInfoRead) -> dict[MessageQueue, ProcessQueueInfo]:
 
 
 def _raise_first(unread: Sequence[Unread]) -> None:
-    """Raise the error of the first broker in a list that is not used any more."""
+    """Raise the first error of a list, if any. Raise it only once: see :func:`fresh_copy`."""
     for each in unread:
         error = each.error
         raise error
 
 
 def _merged(parts: Mapping[Broker, Mapping[MessageQueue, T]]) -> dict[MessageQueue, T]:
-    """Return what brokers said of their queues, sorted."""
+    """Return the values that brokers reported for their queues in one table, sorted by queue."""
     found = {queue: each for part in parts.values() for queue, each in part.items()}
     return dict(sorted(found.items()))
 
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
+#: Time within which the route of a created topic must appear.
 _ROUTE_VISIBLE_MS: Final = 10_000
 _ROUTE_STEP_MS: Final = 20
 _MAX_TIME_MS: Final = 2**63 - 1
@@ -301,7 +299,9 @@ class Admin:
     """Operations over an open client session (``Admin(client.session)``).
 
     All methods raise NotConnected or RequestTimedOut when a server cannot be reached, and
-    BrokerRefused when it refuses; each method names its other errors.
+    BrokerRefused when it refuses; each method names its other errors. With a list ``unread``, a
+    method returns what brokers answered, and appends the brokers that did not answer to the list.
+    Without the list it raises the error of the first of them, because the result would be partial.
     """
 
     def __init__(self, session: Session) -> None:
@@ -335,9 +335,9 @@ class Admin:
     async def find_brokers(
         self, name: str = "", cluster: str = "", *, masters_only: bool = False
     ) -> list[Broker]:
-        """Return the broker processes of a broker name, an address or a cluster; of all without.
+        """Return the broker processes with a name or address, and in a cluster; "" matches all.
 
-        Raises NotFound when the name servers know none of that name or cluster.
+        Raises NotFound when the name servers know no such broker or cluster.
         """
         every = await self.brokers(masters_only=masters_only)
         if cluster and not any(each.cluster == cluster for each in every):
@@ -432,7 +432,7 @@ class Admin:
         perm: int,
         order: bool,
     ) -> None:
-        """Change a topic on one broker, where it is ``before``.
+        """Change a topic on one broker; ``before`` is its configuration there.
 
         Its filter type, its flags, and permissions beyond reading and writing stay.
         """
@@ -461,7 +461,7 @@ class Admin:
         gone = h.DeleteTopicInNamesrv(topic=topic, cluster_name=cluster or None)
         code = RequestCode.DELETE_TOPIC_IN_NAMESRV
         calls = (self.call(address, code, gone) for address in self.session.config.name_servers)
-        # The others forget the topic although one does not answer.
+        # All name servers delete the topic, even if one does not answer.
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -485,9 +485,7 @@ class Admin:
         return set().union(*lists.values(), parse_json(response.body, TopicList).topic_list)
 
     async def topic_config(self, address: str, topic: str) -> TopicConfig | None:
-        """Return the configuration of a topic on one broker; None when the broker lacks the
-        topic.
-        """
+        """Return the configuration of a topic on one broker; None if the broker lacks it."""
         response = await self.call(address, RequestCode.GET_ALL_TOPIC_CONFIG, None)
         return parse_json(response.body, TopicConfigTable).topic_config_table.get(topic)
 
@@ -512,10 +510,10 @@ class Admin:
     async def update_group(
         self, group: SubscriptionGroupConfig, cluster: str = "", brokers: Iterable[str] = ()
     ) -> None:
-        """Create or change a consumer group on all masters of a cluster (empty: of all), or only on
-        those named in ``brokers``.
+        """Create or change a consumer group on masters.
 
-        Raises NotFound for an unknown cluster, or if no such master is registered.
+        These are the masters of ``cluster`` (empty: of all clusters), or only those named in
+        ``brokers``. Raises NotFound for an unknown cluster, or if no such master is registered.
         """
         wanted = set(brokers)
         masters = await self._masters_in(cluster)
@@ -543,8 +541,7 @@ class Admin:
         await self.ask_together(await self._masters_in(cluster), delete)
 
     async def knows_group(self, group: str) -> bool:
-        """Return whether any broker knows a group: from its settings, its offsets or its
-        members.
+        """Return whether any broker has settings, offsets or members of a group.
 
         Raises the error of a broker that did not answer if no other one knows the group.
         """
@@ -569,9 +566,9 @@ class Admin:
         return parse_json(response.body, SubscriptionGroupTable).subscription_group_table
 
     async def group_settings(self, broker: Broker) -> dict[str, dict[str, Any]]:
-        """Return the settings of all groups on one broker as it writes them, by group.
+        """Return the settings of all groups on one broker as JSON objects, by group.
 
-        RocketMQ 5 has more of them than SubscriptionGroupConfig.
+        RocketMQ 5 has settings that SubscriptionGroupConfig lacks.
         """
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         response = await self.call(broker.address, code, None)
@@ -579,7 +576,7 @@ class Admin:
         return convert(table, dict[str, dict[str, Any]])
 
     async def put_group(self, broker: Broker, settings: Mapping[str, Any]) -> None:
-        """Create or change a group on one broker, with settings as brokers write them."""
+        """Create or change a group on one broker; for ``settings`` see :meth:`group_settings`."""
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await self.call(broker.address, code, None, encode_json(dict(settings)))
 
@@ -590,7 +587,7 @@ class Admin:
     async def _committed(self, broker: Broker) -> set[str]:
         """Return the groups that have offsets on one broker.
 
-        A broker of Java keeps the offsets of a topic that was deleted.
+        A Java broker keeps the offsets of a topic that was deleted.
         """
         response = await self.call(broker.address, RequestCode.GET_ALL_CONSUMER_OFFSET, None)
         table = parse_json(response.body, dict[str, Any]).get("offsetTable") or {}
@@ -637,10 +634,10 @@ class Admin:
         return sorted(set().union(*lists.values()))
 
     async def consumer_connections(self, group: str) -> ConsumerConnections | None:
-        """Return the members of a group that are connected to the first broker that has some; None
-        when no broker has any.
+        """Return the members of a group that are connected to the first broker with members.
 
-        Raises the error of a broker that did not answer if no other one has members.
+        Returns None if no broker has any. Raises the error of a broker that did not answer if no
+        other one has members.
         """
         unread: list[Unread] = []
         for found in (await self.all_connections(group, unread=unread)).values():
@@ -675,8 +672,7 @@ class Admin:
         return _merged(await self.ask_together(masters, ask, unread))
 
     async def group_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """Return the committed offset of a group in each queue of a topic; None where there is
-        none.
+        """Return the committed offset (None: there is none) of a group in each queue of a topic.
 
         Raises RouteNotFound.
         """
@@ -708,7 +704,7 @@ class Admin:
         """Set the committed offsets of a group. Running members continue from their own offsets.
 
         The first offset of each topic and broker is sent alone: a Java broker may lose one of two
-        that are a group's first in a topic.
+        concurrent offsets that are a group's first in a topic.
         """
         firsts = {(queue.broker_name, queue.topic): queue for queue in offsets}
         alone = set(firsts.values())
@@ -720,9 +716,9 @@ class Admin:
     async def message_by_id(self, message_id: str, topic: str = "") -> StoredMessage | None:
         """Return the message with an offset id or a unique key; None if it is not found.
 
-        A sender's id (a unique key) can be looked up only with its ``topic``. Both ids look alike,
-        so without a topic an id is a sender's if it names no broker of the cluster. Raises
-        NotFound for such an id without a topic.
+        A sender's id (a unique key) can be looked up only with its ``topic``. Both kinds of id look
+        alike: an id that names no broker of the cluster is taken for a sender's. Raises NotFound
+        for such an id without a topic.
         """
         try:
             place = decode_offset_id(message_id)
@@ -754,9 +750,10 @@ class Admin:
         )
 
     async def _broker_at(self, host: str, port: int) -> Broker | None:
-        """Return the broker that is registered at an address, or with a host name of it.
+        """Return the broker that is registered at an address, or by a host name of that address.
 
-        Who sends a message chooses its id, which may name any address: only brokers are asked.
+        A sender chooses the id of a message, which may name any address: so only registered
+        brokers are asked.
         """
         brokers = await self.brokers()
         wanted = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -811,8 +808,8 @@ class Admin:
             topic=topic,
             key=key,
             max_num=count,
-            # An index entry has the time of its message, rounded down to a second after the first
-            # message of its file.
+            # An index entry has the whole seconds from the first message of its file to its own
+            # message: begin one second earlier.
             begin_timestamp=max(0, begin_ms - _INDEX_TIME_UNIT_MS),
             end_timestamp=end_ms,
             unique_key_query=True if unique else None,
@@ -867,9 +864,9 @@ class Admin:
     ) -> dict[Broker, T]:
         """Ask brokers together; return the result of ``ask`` for each, in their order.
 
-        Brokers for which it raises a CometError are appended to ``unread``. One in that list that
-        could not be reached is not asked again. Without the list the first of these errors is
-        raised, once all brokers were asked.
+        Brokers for which ``ask`` raises a CometError are appended to ``unread``. A broker that is
+        in the list because it could not be reached is not asked again. Without the list, the first
+        of these errors is raised, once all brokers were asked.
         """
         silent = {
             each.broker
@@ -940,7 +937,7 @@ class Admin:
         *,
         timeout_ms: int = 0,
     ) -> Response:
-        """Send a request to one server; ``timeout_ms`` 0 is the usual timeout."""
+        """Send a request to one server; ``timeout_ms`` 0 stands for the usual timeout."""
         return await self.session.remoting.call(
             address, code, header, body, timeout_ms=timeout_ms or self.timeout_ms
         )

@@ -1,14 +1,18 @@
 """Dead letters: messages that a consumer group gave up, in its topic ``%DLQ%group``.
 
 A dead letter can be sent again to its original topic, where all groups get it, or to the retry
-topic of its group, which alone gets it. In the original topic it gets a message id that is derived
-from its place in the dead-letter queue, the one that the Spark job for dead letters uses, because
-brokers that drop repeated messages would drop it with its old id. In the retry topic it keeps its
-id, as RocketMQ's own retries do. Both keep RETRY_TOPIC's origin in ORIGIN_MESSAGE_ID, tags, keys,
-flag and own properties.
+topic of its group, which alone gets it:
 
-Before a letter is sent, the brokers are asked whether it was sent already, so that a command that
-is repeated sends the rest only. Indexes of brokers lag behind by milliseconds.
+    original topic   the copy gets a new message id, because brokers that drop repeated messages
+                     would drop the old one; the id is derived from the letter's place in the
+                     dead-letter queue, as in the Spark job for dead letters
+    retry topic      the copy keeps its message id, as RocketMQ's own retries do
+
+Both copies keep tags, keys, flag and own properties; ORIGIN_MESSAGE_ID has the first message's id.
+
+Before a letter is sent, the brokers are asked whether it was sent already, so that a repeated
+command sends only the remaining letters. The brokers' indexes are milliseconds late: a letter that
+was sent within that time may be sent twice.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from cometmq.admin.api import Admin, Unread
     from cometmq.message.model import StoredMessage
 
-#: Describe the deliveries of the original message, or where it waited.
+#: Properties that are not copied: they describe deliveries of the original, or where it waited.
 _LEFT_OUT: Final = frozenset(
     {
         *(props.DELAY, props.REAL_TOPIC, props.REAL_QID, props.RETRY_TOPIC, props.WAIT),
@@ -50,8 +54,11 @@ class Destination(Enum):
 
 
 class ResendStatus(Enum):
-    """Result of sending a letter: it was sent, would be sent (dry run), was sent before, cannot be
-    sent because no broker recorded its topic, or was refused."""
+    """Result of sending a dead letter again.
+
+    PLANNED: a dry run would send it. REPEATED: it was sent before. NO_ORIGIN: no broker recorded
+    its original topic. FAILED: a request failed.
+    """
 
     SENT = "sent"
     PLANNED = "planned"
@@ -62,7 +69,7 @@ class ResendStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadGroup:
-    """Group with a dead-letter topic: the number of letters and the time of the newest (ms)."""
+    """Group with a dead-letter topic: the number of letters, and the newest's time in ms."""
 
     group: str
     letters: int
@@ -72,8 +79,11 @@ class DeadGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One dead letter. ``origin`` is the topic it was first sent to, or an empty text; ``died_ms``
-    the time at which it was given up."""
+    """One dead letter.
+
+    ``origin`` is the topic that it was first sent to, "" if it is not known. ``died_ms`` is the
+    time at which its group gave it up, in ms since the epoch.
+    """
 
     group: str
     message: StoredMessage
@@ -108,7 +118,7 @@ class DeadLetters:
     async def groups(self, *, unread: list[Unread] | None = None) -> list[DeadGroup]:
         """Return the groups that have a dead-letter topic, sorted by name.
 
-        For ``unread`` see api.py.
+        For ``unread`` see :class:`Admin`.
         """
         found: list[DeadGroup] = []
         for topic in await self._admin.list_topics():
@@ -129,7 +139,7 @@ class DeadLetters:
     async def browse(
         self, group: str, start: Position = EARLIEST, end: Position = LATEST
     ) -> AsyncIterator[DeadLetter]:
-        """Yield the dead letters of a group, by the time at which they were given up.
+        """Yield the dead letters of a group, in the order in which they were given up.
 
         Yields nothing for a group without dead letters. Raises CometError if the topic may not be
         read.
@@ -160,8 +170,8 @@ class DeadLetters:
         """Send a dead letter again unless it was sent to this destination before.
 
         ``again`` sends it in any case; ``dry_run`` sends nothing. The letter stays in the
-        dead-letter queue. A refusal is an outcome with the problem, so that a caller can go on with
-        the next letter.
+        dead-letter queue. An error is returned as an outcome with its text, so that a caller can go
+        on with the next letter.
         """
         topic, properties = plan_resend(letter, destination)
         message_id = properties[props.UNIQ_KEY]
@@ -183,7 +193,7 @@ class DeadLetters:
         try:
             copies = await self._messages.by_unique_key(topic, message_id, since_ms=letter.died_ms)
         except RouteNotFound:
-            return False  # its first message will create the topic, or the send says why not
+            return False  # the send creates the topic, or its error says why not
         return bool(copies)
 
 
@@ -201,7 +211,7 @@ def dead_letter(group: str, message: StoredMessage) -> DeadLetter:
 
 
 def plan_resend(letter: DeadLetter, destination: Destination) -> tuple[str, dict[str, str]]:
-    """Return the topic and the properties of the copy; the topic is empty if it is not known."""
+    """Return the topic and the properties of the copy; the topic is "" if it is not known."""
     message = letter.message
     properties = {
         name: value for name, value in message.properties.items() if name not in _LEFT_OUT

@@ -1,7 +1,7 @@
-"""Moves the work of a broker by request: drains it, promotes a slave, takes over an address.
+"""Moves the work of a broker on request: drains it, promotes a slave, takes over an address.
 
-Draining: name servers remove the write permission of its topics from routes, or restore it. The
-request goes to every name server, because name servers do not know of each other.
+To drain a broker, name servers remove the write permission of its topics from routes. The request
+goes to every name server, because name servers do not know of each other.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _TIMEOUT_MS: Final = 5_000
 _PROMOTION_TIMEOUT_MS: Final = 15_000
 _STEP_MS: Final = 50
-#: A large store takes time; the broker's log shows the progress.
+#: Time for a promotion: a large store takes long. The broker's log shows the progress.
 PROMOTION_WAIT_MS: Final = 120_000
 #: Time that an operator has to stop the old master.
 TAKEOVER_WAIT_MS: Final = 120_000
@@ -75,9 +75,7 @@ class NotPromoted(CometError):
 
 @dataclass(frozen=True, slots=True)
 class PromotionOutcome:
-    """Response of a broker, and the time until it served as the master; -1 if it was not
-    promoted.
-    """
+    """Response of a broker, and the time until it served as master (-1: it was not promoted)."""
 
     promotion: Promotion
     duration_ms: int
@@ -93,8 +91,9 @@ async def promote(
 ) -> PromotionOutcome:
     """Make the slave at ``address`` the master and wait until it serves.
 
-    Raises NotConnected and RequestTimedOut when it does not respond, BrokerRefused when it is not a
-    slave or does not accept the request from other machines, and NotPromoted.
+    If ``wanted`` only checks, or a finding refuses the promotion, return at once. Raises
+    NotConnected and RequestTimedOut when the slave does not respond, BrokerRefused when it is not a
+    slave or does not accept the request from other machines, and NotPromoted after ``wait_ms``.
     """
     begun_ms = clock.monotonic_ms()
     body = encode_json(wanted)
@@ -145,12 +144,11 @@ async def take_address(
     wait_ms: int = TAKEOVER_WAIT_MS,
     say: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Make the master at ``broker`` listen on ``address`` and register with it; return the ms
-    taken.
+    """Make the master at ``broker`` also listen on ``address``, and register by it.
 
-    It waits until no other process listens there; ``say`` is called with a line that says so.
-    Raises NotTaken when the address belongs to another machine or stays in use for ``wait_ms``, and
-    BrokerRefused.
+    Waits until no other process listens there; ``say`` is called with a line about that. Returns
+    the time in ms. Raises NotTaken when the address belongs to another machine or is not taken
+    within ``wait_ms``, and BrokerRefused.
     """
     begun_ms = clock.monotonic_ms()
     waits = False

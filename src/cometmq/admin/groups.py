@@ -1,15 +1,15 @@
 """Consumer groups: which exist, their settings, members and progress, and changes of their offsets.
 
-A change of offsets is planned first and carried out by a second call, so that a tool can show what
-would happen. A plan has the committed offset and the wanted one of each queue. It is carried out as
-the protocol of RocketMQ 4.9 allows:
+A change of offsets is planned by one call and carried out by another, so that a tool can show its
+effect first. A plan has the committed offset and the wanted one of each queue. It is carried out
+as the protocol of RocketMQ 4.9 allows:
 
     no connected member     the wanted offsets are committed as planned
-    connected members       brokers tell them the time to go back to (code 222), for whole topics;
-                            other offsets would be overwritten by the members: GroupInUse
+    connected members       a reset of a whole topic to a time: brokers tell the members (code 222)
+                            any other plan: GroupInUse, because members would overwrite the offsets
 
-A group that no broker knows raises NotFound; progress is never reported as 0 for it. For
-``unread`` see api.py.
+A group that no broker knows raises NotFound, never a progress of 0. For ``unread`` see
+:class:`Admin`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from cometmq.admin.api import Admin, Broker, Unread
     from cometmq.message.model import MessageQueue
 
-#: Requests at one time.
+#: Number of concurrent requests.
 _CONCURRENT: Final = 16
 #: Settings of a group that a request adds (`+name`) or removes (`-name`) one by one; only
 #: RocketMQ 5 has some (upstream: SubscriptionGroupManager.java).
@@ -73,7 +73,7 @@ class GroupInUse(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress of a group: offsets of each queue, and messages consumed a second on all brokers."""
+    """Progress of a group: its offset in each queue, and messages consumed a second in total."""
 
     group: str
     queues: dict[MessageQueue, ConsumeOffset]
@@ -103,7 +103,7 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """State that a member reports; ``info`` is None if it did not, for the reason ``problem``."""
+    """State that a member reports; if it did not, ``info`` is None and ``problem`` says why."""
 
     connection: ClientConnection
     info: RunningInfoRead | None
@@ -111,10 +111,10 @@ class MemberStatus:
 
 
 def differing_subscriptions(states: Iterable[MemberStatus]) -> dict[str, dict[str, str]]:
-    """Return the filter expressions by client id of each topic that members subscribe differently.
+    """Return the topics to which members subscribe differently, each with the filters by client id.
 
-    An empty expression means that the member does not subscribe to the topic. Such a group loses
-    messages, because brokers keep one subscription for it.
+    An empty filter means that the member does not subscribe to the topic. Such a group loses
+    messages, because brokers keep one subscription for all members.
     """
     by_client = {
         state.connection.client_id: {each.topic: each.sub_string for each in info.subscription_set}
@@ -132,8 +132,8 @@ def differing_subscriptions(states: Iterable[MemberStatus]) -> dict[str, dict[st
 def blocked_queues(info: RunningInfoRead, *, longer_than_ms: int = 60_000) -> list[MessageQueue]:
     """Return the blocked queues of a member: it holds messages of them and consumes none.
 
-    The time is that between its last pull and its last consumption (upstream:
-    ConsumerRunningInfo.analyzeProcessQueue).
+    A queue is blocked if its last pull was more than ``longer_than_ms`` after its last consumption
+    (upstream: ConsumerRunningInfo.analyzeProcessQueue).
     """
     return [
         queue
@@ -169,9 +169,10 @@ class OffsetChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetPlan:
-    """Change of a group's offsets in a topic; ``at_ms`` is set if running members can follow it.
+    """Change of a group's offsets in a topic.
 
-    ``members`` are the ids of the connected consumers when the plan was made.
+    ``members`` are the ids of the connected consumers when the plan was made. ``at_ms`` is the time
+    to which running members can be reset (END: the end of each queue); None if they cannot.
     """
 
     group: str
@@ -204,7 +205,7 @@ class Groups:
     async def summaries(
         self, names: Iterable[str] = (), *, unread: list[Unread] | None = None
     ) -> list[GroupSummary]:
-        """Return one row for each group, of all groups if no names are given."""
+        """Return a summary of each group; without ``names``, of all groups."""
         gate = asyncio.Semaphore(_CONCURRENT)
         masters = await self._admin.brokers(masters_only=True)
 
@@ -262,7 +263,7 @@ class Groups:
         found = {broker: table[group] for broker, table in tables.items() if group in table}
 
         async def change(broker: Broker) -> None:
-            # Attributes are changes of attributes: those that are not named stay.
+            # A request changes only the attributes that it lists: without a list, all of them stay.
             kept = {key: value for key, value in found[broker].items() if key != _ATTRIBUTES}
             await self._admin.put_group(broker, kept | dict(changes))
 
@@ -310,13 +311,13 @@ class Groups:
     ) -> Progress:
         """Return the progress of a group in one topic or in all.
 
-        Raises NotFound too if the group has never consumed ``topic``.
+        Also raises NotFound if the group has never consumed ``topic``.
         """
-        # Brokers report offset 0 in each queue of the topic for a group that is not there.
+        # Brokers report offset 0 in each queue of the topic for a group that does not exist.
         if topic and group not in await self._admin.groups_of(topic, unread=unread):
             await self._admin.require_group(group)
             for each in unread or ():
-                raise fresh_copy(each.error)  # it may have consumed what that broker has
+                raise fresh_copy(each.error)  # the group may have consumed the topic there
             raise NotFound("group", group, f"it has not consumed topic {topic!r}")
 
         async def ask(broker: Broker) -> ConsumeStatsRead:
@@ -332,7 +333,7 @@ class Groups:
     async def producers(self, group: str, topic: str = "") -> list[ClientConnection]:
         """Return the connected producers of a producer group. Raises NotFound if there are none.
 
-        With ``topic`` only the brokers of that topic are asked.
+        With ``topic``, only the brokers of that topic are asked.
         """
         if topic:
             masters = await self._admin.masters_of(topic)
@@ -394,7 +395,7 @@ class Groups:
     ) -> OffsetPlan:
         """Plan to move a group to a position in a topic, or in some of its queues.
 
-        With ``never_skip`` no offset is moved forward. Unless ``is_new``, the group must exist.
+        With ``never_skip``, no offset is moved forward. Unless ``is_new``, the group must exist.
         """
         selected = await self._messages.queues(topic, Selection(broker, frozenset(queues)))
         wanted = await self._messages.offsets(selected, position)

@@ -47,8 +47,7 @@ class Aspect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of one check; ``subject`` is an address, a name, or a group, ``text`` the reason or
-    the figure."""
+    """Result of one check. ``subject`` is an address, a name or a group; ``text`` is the reason."""
 
     aspect: Aspect
     subject: str
@@ -60,10 +59,11 @@ class Check:
 class HealthLimits:
     """Limits of a healthy cluster.
 
-    ``brokers`` are broker names that have to be registered, besides those that are, and ``seen``
-    are names that were registered before, with the times in milliseconds since the epoch.
+    ``brokers`` are names of brokers that must be registered. So must the brokers in ``seen``, which
+    were registered before: it has the time of each name in milliseconds since the epoch.
     ``brokers_min`` is the least number of broker names. ``slaves`` is the number of slaves that
-    each master needs. ``lag`` is the largest lag by group.
+    each master needs. ``disk_ratio`` is the largest used part of a disk, from 0 to 1. ``lag`` is
+    the largest lag by group.
     """
 
     brokers: frozenset[str] = frozenset()
@@ -78,8 +78,11 @@ class HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """All checks of one round, those of name servers first, and the names of the brokers that are
-    registered. ``seen`` has these and the ones that were registered before, with the times."""
+    """All checks of one round, those of name servers first.
+
+    ``brokers`` are the names of the registered brokers. ``seen`` has these names and those of
+    brokers that were registered before, each with the last time in ms since the epoch.
+    """
 
     checks: tuple[Check, ...]
     brokers: frozenset[str] = frozenset()
@@ -140,7 +143,7 @@ async def wait_until_healthy(
 ) -> HealthReport:
     """Check until everything passes and return that report. Raises NotHealthy after the timeout.
 
-    A broker that is registered in one round is needed in the later ones.
+    A broker that is registered in one round must be registered in the later ones.
     """
     clock = admin.session.clock
     deadline_ms = clock.monotonic_ms() + timeout_ms
@@ -193,9 +196,9 @@ def _registrations(name_server: str, listed: set[str], known: Mapping[str, Broke
 
 
 async def _writes(admin: Admin, name_server: str, masters: set[str]) -> list[Check]:
-    """Check that the routes of a name server allow to write to each broker.
+    """Check that the routes of a name server allow writes to each broker.
 
-    Every broker has the topic that is looked at, and draining a broker changes all its topics.
+    One topic that every broker has is enough: draining a broker changes all its topics.
     """
     try:
         code, header = RequestCode.GET_ROUTEINFO_BY_TOPIC, h.Topic(SELF_TEST_TOPIC)
@@ -248,7 +251,7 @@ def _masters(known: Mapping[str, Broker], limits: HealthLimits) -> list[Check]:
 
 
 async def _broker_checks(admin: Admin, brokers: list[Broker], limits: HealthLimits) -> list[Check]:
-    """Check all brokers, the masters first, so that their slaves are compared with older ends."""
+    """Check all brokers, the masters first, so that a slave is compared with an earlier log end."""
     checks: list[Check] = []
     ends: dict[str, int] = {}
     now_ms = admin.session.clock.wall_ms()

@@ -1,12 +1,13 @@
-"""Looks at stored messages without joining a group, and stores copies of them elsewhere.
+"""Reads stored messages without joining a group, and stores copies of them elsewhere.
 
-Browsing reads the queues of a topic between two positions and merges them by the time of storing.
-It holds one response of each queue at most; with many queues these are small. Tailing first browses
-what is stored and then follows the ends of the queues, those of brokers that come later included.
+Browsing reads the queues of a topic between two positions and merges them by store time. It holds
+at most one response of each queue; with many queues, it requests fewer messages at a time. Tailing
+first browses the stored messages and then follows the ends of the queues, also of those that are
+added later.
 
 Lookups are by offset id, unique key, key and place (queue and offset). A copy keeps the message's
-body, flag and own properties; properties that describe the place and the deliveries of the original
-are not copied.
+body, flag and own properties, but no properties that describe the place and the deliveries of the
+original.
 """
 
 from __future__ import annotations
@@ -48,23 +49,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Messages that browsing holds of all queues together, at least one of each queue.
+#: Maximum number of messages that browsing holds of all queues; at least one of each queue.
 HELD_MESSAGES_MAX: Final = 4_096
 #: Above this size of held bodies, each request asks for one message only.
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 PULL_MESSAGES_MAX: Final = 32
-#: Pulls at one time.
+#: Number of concurrent pulls.
 _CONCURRENT: Final = 16
 _LONG_POLL_MS: Final = 10_000
-#: A tail looks for new queues this often, and waits so long after a broker failed.
+#: Time after which a tail looks for new queues again, and after which it repeats a failed pull.
 _ROUTE_AGAIN_MS: Final = 10_000
 _PULL_AGAIN_MS: Final = 1_000
-#: Responses that a tail holds before the caller takes them.
+#: Maximum number of responses that a tail holds before the caller takes them.
 _READY_MAX: Final = 64
 _PRODUCER_GROUP: Final = "TOOLS_PRODUCER"
-#: Ends of transactions that are held at one time.
+#: Maximum number of ends of transactions that are held at one time.
 ENDS_MAX: Final = 500_000
-#: Group in whose name brokers look through half messages.
+#: Group whose offsets show how far brokers have checked half messages.
 _CHECK_GROUP: Final = "CID_RMQ_SYS_TRANS"
 
 
@@ -79,7 +80,7 @@ class PositionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Place in every queue: ``value`` is an offset, or ms since the epoch of storing."""
+    """Place in every queue: ``value`` is an offset, or a store time in ms since the epoch."""
 
     kind: PositionKind
     value: int = 0
@@ -114,7 +115,7 @@ class Selection:
     sql: bool = False
 
     def has(self, queue: MessageQueue) -> bool:
-        """Return whether a queue belongs to it."""
+        """Return whether a queue is part of the selection, whatever its filter."""
         in_broker = self.broker in ("", queue.broker_name)
         return in_broker and (not self.queues or queue.queue_id in self.queues)
 
@@ -124,8 +125,7 @@ EVERYTHING: Final = Selection()
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Place of a copy: the topic's queue and offset, the broker's id, and how safely it is
-    stored."""
+    """Place of a copy: its message id and offset id, its queue and offset, and how safe it is."""
 
     message_id: str
     offset_id: str
@@ -217,13 +217,12 @@ class Messages:
         *,
         begins: Mapping[MessageQueue, int] | None = None,
     ) -> AsyncIterator[StoredMessage]:
-        """Yield the messages of a topic from ``start`` to before ``end``, by the time of storing.
+        """Yield the messages of a topic from ``start`` to before ``end``, by store time.
 
-        ``begins`` are offsets at which queues begin instead, so that a reader goes on where it was.
-
-        The order within a queue is that of its offsets. Both positions are looked up first, so
-        messages that arrive later are not included. Messages that are deleted meanwhile are
-        skipped.
+        ``begins`` has offsets that take the place of ``start`` in some queues, so that a reader can
+        continue where it stopped. The order within a queue is that of its offsets. Both positions
+        are looked up first, so messages that arrive later are not included. Messages that are
+        deleted meanwhile are skipped.
         """
         queues = await self.queues(topic, selection)
         given = begins or {}
@@ -242,9 +241,9 @@ class Messages:
     ) -> AsyncIterator[StoredMessage]:
         """Yield the messages of a topic from ``start`` on, without an end.
 
-        What is stored already comes by the time of storing; later messages come as they arrive. A
-        broker that cannot be reached is tried again every second. Queues that are added later are
-        read from their beginning.
+        Messages that are already stored come by store time, later ones as they arrive. A broker
+        that cannot be reached is tried again every second. Queues that are added later are read
+        from their beginning.
         """
         queues = await self.queues(topic, selection)
         begins = await self.offsets(queues, start)
@@ -254,7 +253,7 @@ class Messages:
             yield message
         follower = _Follower(self, topic, selection)
         try:
-            # A reader ends after its last message, even if the filter left that one out.
+            # The offset of a reader is past all that it read, including what the filter left out.
             follower.begin({each.queue: max(each.offset, begins[each.queue]) for each in readers})
             while True:
                 for message in await follower.take():
@@ -275,6 +274,7 @@ class Messages:
             suspend_ms=suspend_ms,
         )
         found = result.messages
+        # Brokers compare hashes of tags, so compare the tags themselves.
         if not selection.sql and selection.filter not in ("", tags.ALL):
             accepts = tags.parse(selection.filter).accepts
             found = [message for message in found if accepts(message.tag)]
@@ -350,7 +350,7 @@ class Messages:
     async def by_unique_key(
         self, topic: str, key: str, *, since_ms: int = 0
     ) -> list[StoredMessage]:
-        """Return the messages of a topic with a unique key, oldest first: copies have the same.
+        """Return the messages of a topic with a unique key, which copies share, oldest first.
 
         Only messages stored at ``since_ms`` or later are returned.
         """
@@ -370,8 +370,8 @@ class Messages:
     ) -> QueueEntries:
         """Return entries of a consume queue: place and size in the log, and hash of the tag.
 
-        With ``group`` also its subscription, and whether it accepts each entry. Brokers return at
-        most a screenful for each request.
+        With ``group``, also return its subscription; Java brokers say whether it accepts each
+        entry. Brokers return fewer entries than ``count`` if that is large.
         """
         header = h.QueryConsumeQueue(queue.topic, queue.queue_id, offset, count, group or None)
         address = await self._session.master_of(queue)
@@ -412,7 +412,7 @@ class Messages:
     ) -> Stored:
         """Store the body of a message with other properties in a topic; return the place.
 
-        Without ``queue`` the broker of the message is preferred and chooses the queue.
+        Without ``queue``, a queue of the message's own broker is preferred.
         """
         if queue is None:
             queues = await self._session.publish_queues(topic)
@@ -450,8 +450,8 @@ class Messages:
     ) -> DirectResult:
         """Have a member of a group process a message now; return the result.
 
-        Without ``client_id`` it is the first of the connected members. Raises NotFound when the
-        group has no connected member, or none of that id.
+        Without ``client_id``, the first of the connected members processes it. Raises NotFound when
+        the group has no connected member, or none of that id.
         """
         await self._admin.require_group(group)
         connected = await self._admin.consumer_connections(group)
@@ -501,9 +501,9 @@ class Messages:
     ) -> AsyncIterator[HalfMessage]:
         """Yield the stored half messages of transactions, oldest first, ended ones included.
 
-        A checked half message is stored again, so its unique key can occur several times.
-        ``given_up`` yields those whose producers did not answer any check. Nothing is yielded if no
-        broker has such messages.
+        A checked half message is stored again, so its unique key can occur several times. With
+        ``given_up``, yield those that brokers gave up, because no producer answered their checks.
+        Nothing is yielded if no broker has such messages.
         """
         topic = CHECK_MAX_TIME_TOPIC if given_up else HALF_TOPIC
         try:
@@ -515,8 +515,8 @@ class Messages:
     async def open_transactions(self) -> list[HalfMessage]:
         """Return the half messages of transactions that have not ended, oldest first.
 
-        Brokers note the ends in a topic of their own, and how far they have looked through both.
-        Raises CometError if more than ENDS_MAX transactions ended since.
+        Brokers record ends in a topic of their own, and commit offsets in both topics that show how
+        far they have checked. Raises CometError if more than ENDS_MAX transactions ended since.
         """
         try:
             queues = await self.queues(HALF_TOPIC)
@@ -545,7 +545,7 @@ class Messages:
         await self._admin.call(address, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
 
     async def _ended(self, queue: MessageQueue) -> set[int]:
-        """Return the offsets of half messages in a queue whose end is noted."""
+        """Return the offsets of half messages in a queue whose transactions have ended."""
         try:
             ops = [each for each in await self.queues(OP_HALF_TOPIC) if _same_place(each, queue)]
         except RouteNotFound:
@@ -555,7 +555,7 @@ class Messages:
             start = await self._admin.group_offset(_CHECK_GROUP, each) or 0
             selection = Selection(each.broker_name, frozenset({each.queue_id}))
             async for note in self.browse(OP_HALF_TOPIC, at_offset(start), LATEST, selection):
-                # RocketMQ 5 notes several ends in one message.
+                # RocketMQ 5 records several ends in one message.
                 words = note.body.split(b",")
                 ended.update(int(word) for word in words if word.isdigit() and len(word) < 20)
                 if len(ended) > ENDS_MAX:
@@ -577,8 +577,7 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """Message of a transaction before its end; ``checks`` is the number of times that the broker
-    asked the producer."""
+    """Message of a transaction before its end; ``checks`` is how often its producer was asked."""
 
     message: StoredMessage
     topic: str
@@ -602,7 +601,7 @@ def half_message(message: StoredMessage) -> HalfMessage:
 
 
 def _order(message: StoredMessage) -> tuple[int, int]:
-    """Return the sort key of a message; the second part is exact among messages of one broker."""
+    """Return the sort key of a message: its store time, then its place in the broker's log."""
     return message.store_ms, message.physical_offset
 
 

@@ -60,7 +60,7 @@ _MISSING: Final[Mapping[str, tuple[str, str]]] = {
     "enableMultiDispatch": ("warning", "messages are only in the queue of their own topic"),
     "enableConsumeQueueExt": ("ok", "its files are read and, with this setting, written"),
 }
-#: A time that is never reached: year 5138, as a Java broker prints it.
+#: A time in ms since the epoch that is never reached: the year 5138.
 _NEVER_MS: Final = 99_999_999_999_999
 _RETIRED_ID: Final = "99"
 #: A setting that only Java's brokers have.
@@ -181,7 +181,10 @@ async def plan(
 
 
 def findings(config: Mapping[str, str], log_bytes: int, free: int, store: Path) -> list[Finding]:
-    """Return the consequences of moving a broker with these settings."""
+    """Return the consequences of moving a broker with these settings.
+
+    ``log_bytes`` is the size of its log, and ``free`` the number of free bytes at ``store``.
+    """
     role = config.get("brokerRole", "")
     found: list[Finding] = []
     if not role.endswith("MASTER"):
@@ -261,9 +264,9 @@ async def status(admin: Admin, slave: str) -> Status:
 
 
 class Mover:
-    """Makes one CometMQ slave the master in place of its own.
+    """Makes a CometMQ slave the master in place of its present master.
 
-    ``say`` is called with a line per step.
+    ``say`` is called with a line for each step.
     """
 
     def __init__(
@@ -286,7 +289,8 @@ class Mover:
     ) -> Move:
         """Carry out the whole move.
 
-        ``stop_old`` is called to stop the old master once everything but its address is moved.
+        ``wait_ms`` limits the time until the slave is near. With ``take_address``, ``stop_old`` is
+        called to stop the old master once everything but its address is moved.
 
         Raises NotMoved; unless the slave was already promoted, the old master then accepts sends
         again. Raises NotTaken if everything but the address was moved.

@@ -32,8 +32,8 @@ STOP_TIMEOUT_MS: Final = 30_000
 VIP_DISTANCE: Final = 2
 _LOG_TAIL_BYTES: Final = 2_000
 _LASTING_PORTS: Final = (16_384, 32_768)
-#: Each process takes its lasting ports from a part of them, one from each block: a broker listens
-#: beside its port too.
+#: Each process takes its lasting ports from one part of the range, and one port from each block of
+#: a part: a broker also listens on ports next to its own.
 _PARTS: Final = 32
 _BLOCK_PORTS: Final = 8
 _PORT_IN_BLOCK: Final = 5
@@ -45,7 +45,7 @@ def lasting_port(distance: int = 0) -> int:
     Outgoing connections use the ephemeral range (from 32768 on in Linux) and may take a port there
     that a node just released; this port is below that range. With ``distance``, the port that far
     below is free too. No other process of this user gets the port from here while this one runs,
-    also while nothing listens on it. Raises OSError when none is found.
+    even if nothing listens on it. Raises OSError when none is found.
     """
     ports = _own_ports()
     for _ in range((_LASTING_PORTS[1] - _LASTING_PORTS[0]) // _PARTS // _BLOCK_PORTS):
@@ -65,7 +65,8 @@ def lasting_port(distance: int = 0) -> int:
 def _own_ports() -> Iterator[int]:
     """Return an endless iterator over the ports of a part that this process has for itself.
 
-    It is locked by a file in the folder for temporary files. If that is not possible, it is any.
+    A file in the folder for temporary files locks the part. If no part can be locked, it is a
+    random one.
     """
     parts = random.sample(range(_PARTS), _PARTS)
     part = next(filter(_lock_part, parts), parts[0])

@@ -1,5 +1,4 @@
-"""Brokers and name servers themselves: settings, key-value tables, write permission, clean-ups,
-consumption on a broker, and the accounts of access control.
+"""Operations on brokers and name servers: settings, tables, clean-ups, statistics and accounts.
 
 A change goes to several servers, which do not know of each other. It returns one :class:`Applied`
 for each, with an error if that server did not make the change, so a tool can report which servers
@@ -236,7 +235,7 @@ class Servers:
                 problem = f"{each.server} at {each.address} does not have it{hint}"
                 raise NotFound("setting", unknown[0], problem)
         for key, value in values.items():
-            if len(f"{key}={value}".splitlines()) > 1:  # the rest would be another setting
+            if len(f"{key}={value}".splitlines()) > 1:  # a second line would be another setting
                 raise SettingsError(key, "a value is one line")
         body = format_properties(values).encode()
 
@@ -294,7 +293,7 @@ class Servers:
     async def set_order(self, topic: str, queues: Mapping[str, int]) -> list[Applied]:
         """Set the queues of an ordered topic: their number by broker name.
 
-        Producers use them where name servers have ``orderMessageEnable``.
+        Producers use them if ``orderMessageEnable`` is set on the name servers.
         """
         text = ";".join(f"{broker}:{count}" for broker, count in queues.items())
         return await self.put_kv(ORDER_NAMESPACE, topic, text)
@@ -382,8 +381,8 @@ class Servers:
     async def consumption(self, broker: str, *, ordered: bool = False) -> list[GroupConsumption]:
         """Return the progress of each group in each topic on the master of a broker.
 
-        ``ordered`` selects the topics that are marked as ordered, otherwise the others. Raises
-        NotFound.
+        With ``ordered``, only topics that are marked as ordered are included, otherwise only the
+        others. Raises NotFound.
         """
         (each, *_) = await self._admin.find_brokers(broker, masters_only=True)
         code, header = RequestCode.GET_BROKER_CONSUME_STATS, h.BrokerConsumeStats(ordered)
@@ -399,7 +398,7 @@ class Servers:
     # ------------------------------------------------------------------ statistics
 
     async def topic_traffic(self, topic: str) -> TopicTraffic:
-        """Return what was put into a topic and what its groups got. Raises RouteNotFound."""
+        """Return the traffic into a topic and out of it to each group. Raises RouteNotFound."""
         masters = await self._admin.masters_of(topic)
         groups = await self._admin.groups_of(topic)
 
@@ -423,7 +422,7 @@ class Servers:
     async def broker_traffic(
         self, broker: str = "", cluster: str = "", *, unread: list[Unread] | None = None
     ) -> list[BrokerTraffic]:
-        """Return what was put on and got from each broker, slaves included."""
+        """Return the messages put on and got from each broker, slaves included."""
 
         async def ask(each: Broker) -> BrokerTraffic:
             put = await self.traffic("BROKER_PUT_NUMS", each.cluster, [each])
@@ -434,7 +433,7 @@ class Servers:
         return list((await self._admin.ask_together(found, ask, unread)).values())
 
     async def traffic(self, name: str, key: str, brokers: Sequence[Broker]) -> Traffic:
-        """Return a statistic, by RocketMQ's name and key of it, summed over brokers.
+        """Return a statistic, summed over brokers, by RocketMQ's ``name`` and ``key`` of it.
 
         A broker that has counted nothing under this name and key adds nothing (upstream:
         BrokerStatsManager.java).

@@ -1,8 +1,8 @@
-"""The life of a message: sent, stored, consumed by whom and with which result.
+"""The life of a message: sent, stored, consumed by which groups and with which result.
 
-Clients with tracing write records to the trace topic; brokers index them by message id. What no
-client traced is derived from what brokers know, as ``mqadmin`` does: the stored message itself, and
-for each group of its topic whether its committed offset is past the message.
+Clients with tracing write records to the trace topic; brokers index them by message id. The rest is
+derived from what brokers know, as ``mqadmin`` does: the stored message itself, and, for each group
+of its topic, whether the committed offset is past the message.
 """
 
 from __future__ import annotations
@@ -45,11 +45,14 @@ class EventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LifeEvent:
-    """One event; times are ms since the epoch, -1 if a trace does not have it.
+    """One event. ``at_ms`` is ms since the epoch; it and ``cost_ms`` are -1 if not known.
 
     ``client`` is the address of the client, for STORED that of the broker. ``result`` is a word:
-    ``ok`` or ``not-durable`` of a send, the name of a ConsumeEnd in lower case or ``started`` of a
-    consumption, ``committed``, ``rolled-back`` or ``unknown`` of a transaction.
+
+        SENT          ``ok``, ``not-durable``
+        STORED        ``ok``
+        CONSUMED      the name of a ConsumeEnd in lower case, or ``started``
+        TRANSACTION   ``committed``, ``rolled-back``, ``unknown``
     """
 
     kind: EventKind
@@ -86,10 +89,10 @@ class GroupTrack:
 
 @dataclass(frozen=True, slots=True)
 class MessageLife:
-    """All that is known of a message; ``message`` is None if no broker has it any more.
+    """Everything known about a message; ``message`` is None if no broker has it any more.
 
-    ``sent`` are the trace records of sends. ``traced_groups`` have traces of consumption;
-    ``groups`` are those of the topic by their offsets.
+    ``sent`` are the trace records of its sends. ``groups`` are the groups of its topic, with the
+    state that their offsets show.
     """
 
     message_id: str
@@ -114,9 +117,9 @@ class Traces:
     async def life(self, message_id: str, topic: str = "") -> MessageLife:
         """Return the life of a message, by its unique key or its offset id.
 
-        Without ``topic`` a unique key is found only if its send was traced. Raises NotFound if
-        neither the message nor a trace of it is found, NotConnected, RequestTimedOut and
-        BrokerRefused.
+        Without ``topic``, a unique key is found only if its send was traced. Raises NotFound if
+        neither the message nor a trace of it is found. Also raises NotConnected, RequestTimedOut
+        and BrokerRefused.
         """
         traces = await self.records(message_id)
         sent = [each for each, _ in traces if isinstance(each, Sent)]
@@ -144,7 +147,7 @@ class Traces:
     ) -> list[tuple[Sent | Consuming | Consumed | TransactionEnded, str]]:
         """Return the trace records of a message, each with the address of the client.
 
-        Empty if nothing was traced, or the trace topic does not exist.
+        Returns [] if nothing was traced, or if the trace topic does not exist.
         """
         try:
             found = await self._admin.messages_by_key(
@@ -160,7 +163,7 @@ class Traces:
         ]
 
     async def tracks(self, message: StoredMessage) -> list[GroupTrack]:
-        """Return what the offsets of each group of its topic say about a message.
+        """Return the state of a message in each group of its topic, by the group's offset.
 
         A message in the retry topic of a group concerns that group alone.
         """
@@ -206,7 +209,7 @@ class Traces:
 def accepts(connected: ConsumerConnections, message: StoredMessage) -> bool:
     """Return whether the subscription of a group accepts the tag of a message.
 
-    Expressions of SQL92, and topics that it no longer subscribes to, count as accepting.
+    SQL92 expressions, and topics to which it no longer subscribes, count as accepting.
     """
     subscription = connected.subscription_table.get(message.topic)
     if subscription is None or (subscription.expression_type or "TAG") != "TAG":

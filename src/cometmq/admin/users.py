@@ -1,7 +1,7 @@
-"""Users of RocketMQ 5 and what they may do (ACL 2.0), as its brokers tell them.
+"""Users of RocketMQ 5 and their permissions (ACL 2.0), as its brokers report them.
 
-CometMQ's brokers have accounts (ACL 1.0) and answer these requests with "not supported", so that
-the codes are not in the registry. Passwords come with the users, and are dropped when the answer is
+CometMQ's brokers have accounts (ACL 1.0) and answer these requests with "not supported", so the
+codes are not in the registry. Passwords come with the users, and are dropped when the answer is
 decoded.
 """
 
@@ -29,7 +29,7 @@ class UserEntry(Body, frozen=True):
 
 
 class PolicyEntry(Body, frozen=True):
-    """What a policy allows or denies (upstream: AclInfo.PolicyEntryInfo)."""
+    """Actions on a resource that a policy allows or denies (upstream: AclInfo.PolicyEntryInfo)."""
 
     resource: str | None = None
     actions: tuple[str, ...] | None = None
@@ -38,7 +38,7 @@ class PolicyEntry(Body, frozen=True):
 
 
 class Policy(Body, frozen=True):
-    """One policy: ``CUSTOM`` ones come before ``DEFAULT`` ones."""
+    """One policy of a subject. Policies of type ``CUSTOM`` come before ``DEFAULT`` ones."""
 
     policy_type: str | None = None
     entries: tuple[PolicyEntry, ...] | None = None
@@ -53,7 +53,7 @@ class Policies(Body, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user with its permissions, in the order in which a broker looks at them."""
+    """A user with its permissions, in the order in which a broker checks them."""
 
     name: str
     is_super: bool
@@ -64,7 +64,7 @@ class User:
 async def users_of(admin: Admin, address: str) -> list[User]:
     """Return the users of a broker, by name.
 
-    Raises BrokerRefused for a broker without ACL 2.0, and where the account is no administrator's.
+    Raises BrokerRefused for a broker without ACL 2.0, and for an account that is no administrator.
     """
     call, timeout_ms = admin.session.remoting.call, admin.timeout_ms
     answer = await call(address, _LIST_USERS, None, timeout_ms=timeout_ms)

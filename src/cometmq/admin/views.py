@@ -1,4 +1,4 @@
-"""Values for people, made from results of the admin operations. Pure."""
+"""Pure functions that turn results of the admin operations into values for people."""
 
 from __future__ import annotations
 

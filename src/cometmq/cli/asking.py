@@ -1,8 +1,8 @@
-"""Input that commands ask for: a confirmation, a text, a secret.
+"""Input from the user: reads of standard input that an interrupt ends, and secrets.
 
-A read of standard input blocks the event loop. asyncio turns the first interrupt into the
-cancellation of its task, which that read would never notice; :func:`interruptible` lets it end the
-command at once.
+A read of standard input blocks the event loop. asyncio turns the first interrupt into a
+cancellation of its task, which a blocked read does not notice. With :func:`interruptible`, the
+interrupt ends the command at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cometmq.core.errors import SettingsError
 def interruptible() -> Iterator[None]:
     """Let SIGINT raise KeyboardInterrupt during the block, also within an event loop."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals do not reach it
+        yield  # only the main thread receives signals
         return
     before = signal.getsignal(signal.SIGINT)
     if before in (signal.SIG_IGN, None):
@@ -37,8 +37,8 @@ def interruptible() -> Iterator[None]:
 def secret_from(path: str) -> str:
     """Return the secret in a file, or on standard input for "-"; "" without a path.
 
-    A secret on the command line would be in the list of processes. A terminal does not show what is
-    typed. Raises SettingsError for an empty one, OSError for a file that cannot be read.
+    A secret on the command line would be in the list of processes. A terminal does not show the
+    typed text. Raises SettingsError for an empty secret, OSError for a file that cannot be read.
     """
     if not path:
         return ""

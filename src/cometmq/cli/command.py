@@ -1,14 +1,14 @@
-"""Commands by noun and verb, and how one is run: read, connect, call, print, repeat.
+"""Commands by noun and verb, and how a command runs: parse, connect, call, print, repeat.
 
-A command is a function. What it returns decides what is printed:
+A command is a function. Its result decides the output:
 
     list of rows, or one row    printed in the format of --output
     Result                      the same, with notes, or a problem that makes the exit code 1
     an async iterator of rows   printed one by one
-    None                        nothing; the function printed what there is
+    None                        nothing more: the function has printed its output itself
 
-A function whose first parameter is a :class:`Connected` gets an open client; its options say where
-the cluster is. The annotation of what it returns is the JSON schema of its output.
+A function whose first parameter is a :class:`Connected` gets an open client, and its command gets
+the options that select the cluster. The return annotation defines the JSON schema of the output.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Refused(CometError):
 
 
 class Exit(CometError):
-    """Ends a command that printed all it has to say, with an exit code."""
+    """Ends a command with an exit code and without a message: its output is already printed."""
 
     def __init__(self, exit_code: int) -> None:
         self.exit_code = exit_code
@@ -54,10 +54,9 @@ DryRun = Annotated[bool, Option("--dry-run", help="Only print what would be done
 
 
 def confirm(question: str, yes: bool, *, lasting: bool = True) -> None:
-    """Ask before what cannot be undone, unless ``yes``. Raises Refused without consent.
+    """Ask for confirmation, unless ``yes``. Raises Refused without it, or without a terminal.
 
-    Without a terminal there is nobody to ask. What is not ``lasting`` can be undone, but harms
-    clients until then.
+    A ``lasting`` change cannot be undone; any other one can, but may harm clients until then.
     """
     if yes:
         return
@@ -74,10 +73,11 @@ def confirm(question: str, yes: bool, *, lasting: bool = True) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: its words, what it runs, and examples for its help.
+    """One command: its words, the function that it runs, and examples for its help.
 
-    ``does`` is the past participle that begins the line of a command that changes something.
-    ``old`` are former spellings that still work.
+    ``does`` is a past participle such as "created"; with it, the command prints a line for each
+    item that it changed. ``old`` are former spellings of ``words`` that still work. A ``hidden``
+    command is not in the help.
     """
 
     words: str
@@ -90,7 +90,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The noun and the words, as JSON names the command."""
+        """The noun and the words, such as "topic list": the name of the command in JSON."""
         return f"{self.noun} {self.words}".strip()
 
     @property
@@ -100,7 +100,7 @@ class Command:
 
     @property
     def connects(self) -> bool:
-        """True if the function wants an open client."""
+        """True if the function takes an open client."""
         first = next(iter(signature(self.function, eval_str=True).parameters.values()), None)
         return first is not None and first.annotation is Connected
 
@@ -114,15 +114,15 @@ class Command:
 
     @property
     def streams(self) -> bool:
-        """True if rows come one by one."""
+        """True if the function yields its rows one by one."""
         return isasyncgenfunction(self.function)
 
     def parameters(self) -> list[parser.Parameter]:
-        """Return the parameters that its words fill."""
+        """Return the parameters that the command line sets."""
         return parser.parameters(self.function, skip=1 if self.connects else 0)
 
     def parser(self, prog: str) -> Parser:
-        """Return the parser of its words."""
+        """Return the parser of its arguments; ``prog`` has the words before ``words``."""
         made = Parser(f"{prog} {self.words}".strip(), _description(self.function), self.examples)
         add_parameters(made, self.parameters())
         if self.connects:
@@ -159,7 +159,8 @@ class Command:
         if not logging.getLogger().handlers:
             from cometmq.cli import logs
 
-            # A client tries again what fails; the command prints the error that is left.
+            # The client retries failed requests, and the command prints the final error: warnings
+            # about retries would only hide it.
             logs.configure("error" if self.connects else "warning")
         given = parser.values(options, self.parameters())
         if self.connects:
@@ -184,8 +185,11 @@ class Command:
     async def _repeat(
         self, options: argparse.Namespace, call: Callable[[], Any], seconds: float
     ) -> int:
-        """Print the result of each call until interrupted. A problem is printed, too: who watches
-        waits for its end. Only a first call that fails ends it."""
+        """Print the result of a call every ``seconds``, until interrupted.
+
+        The error of a later call is printed, and the repetition goes on, because the error may be
+        temporary. An error of the first call is raised.
+        """
         from cometmq.core.clock import SystemClock
 
         clock, is_first = SystemClock(), True
@@ -230,7 +234,7 @@ class Command:
 
 @dataclass(slots=True)
 class Noun:
-    """Commands on one kind of thing; ``server`` describes what the noun alone runs."""
+    """Commands on one kind of thing, such as topics. The command "" is the noun without a verb."""
 
     name: str
     help: str

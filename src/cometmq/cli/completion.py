@@ -1,6 +1,6 @@
-"""Completion of words in bash, zsh and fish: their scripts, and the words that can follow.
+"""Completion in bash, zsh and fish: a script for each shell, and the words that can follow.
 
-The scripts ask ``cometmq complete -- WORD...``, whose last word is the one at the cursor, so they
+The scripts call ``cometmq complete -- WORD...``, whose last word is the one at the cursor. So they
 need not change when commands do.
 """
 
@@ -54,7 +54,7 @@ complete -c cometmq -a '(__cometmq_complete)'
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Return the words that can stand where the last of ``words`` stands, and begin as it does."""
+    """Return the completions of the last of ``words``, which may be empty."""
     from cometmq.cli.nouns import ENTRIES
 
     said = list(words[1:] if words[:1] == ["--"] else words) or [""]
@@ -69,7 +69,7 @@ def complete(words: Sequence[str]) -> list[str]:
 
 
 def _after(before: list[str]) -> list[str]:
-    """Return the words that can follow a first word and others."""
+    """Return the words that can follow ``before``, which begins with a word of ENTRIES."""
     from cometmq.cli.nouns import ENTRIES, load
 
     first, rest = before[0], before[1:]
@@ -94,7 +94,7 @@ def _after(before: list[str]) -> list[str]:
 
 
 def _of_parser(parser: argparse.ArgumentParser, rest: list[str]) -> list[str]:
-    """Return the values of the option at the end of ``rest``, or all options."""
+    """Return the values of the option at the end of ``rest``, or else all options and arguments."""
     for action in parser._actions:
         if rest and rest[-1] in action.option_strings and action.nargs != 0:
             return _values(action)

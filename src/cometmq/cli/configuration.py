@@ -1,5 +1,4 @@
-"""The settings of a server's command line: where each comes from, what a key means, and whether a
-server could start with them.
+"""Settings of a server's command line: their sources, what they mean, and a check before a start.
 
 A setting comes from the environment, a property file, ``--set`` or an option; the later of these
 wins. Settings that were changed while a broker ran override all of them. Nothing here changes a
@@ -53,7 +52,7 @@ class Given:
         self._repeated: list[str] = []
 
     def add(self, key: str, value: str, source: str) -> None:
-        """Add a setting; it replaces an earlier one of any spelling."""
+        """Add a setting; it replaces an earlier one of the same key, in whatever spelling."""
         self._given[normalise(key)] = (key, value, source)
 
     def add_environment(self, environment: Mapping[str, str]) -> None:
@@ -223,7 +222,10 @@ def configured_broker(broker: BrokerConfig, store: StoreConfig) -> Configured:
 
 
 def configured_namesrv(config: NamesrvConfig) -> Configured:
-    """Return the configuration of a name server as it would start; raise as above."""
+    """Return the configuration of a name server as it would start.
+
+    Raise as :func:`configured_broker`.
+    """
     from cometmq.namesrv.config import NamesrvConfig, apply_kept, kept_path
 
     kept = apply_kept(config)
@@ -270,7 +272,7 @@ def print_config(configured: Configured, given: Given, notices: Sequence[str]) -
 
 
 def check(configured: Configured, try_port: Callable[[str, int, str], None]) -> list[str]:
-    """Return why a server could not start with a configuration; [] if nothing speaks against it.
+    """Return the problems that would keep a server from starting; [] if there are none.
 
     Ports must be free (``try_port`` raises SettingsError if one is not), directories writable,
     certificates and credentials readable, and ACL files well-formed. Nothing is changed.
@@ -349,8 +351,7 @@ def _check_directory(key: str, path: str) -> None:
 
 
 def _check_acl(home: str) -> None:
-    """Raise AclDenied for files of accounts that cannot be used, and SettingsError without any
-    account."""
+    """Raise AclDenied for unusable ACL files, SettingsError if they would refuse every request."""
     from cometmq.acl.control import AccessControl
     from cometmq.acl.files import AclFiles
     from cometmq.core.clock import SystemClock

@@ -1,8 +1,16 @@
 """Connects commands to a cluster: options, environment, context, client, event loop.
 
-What says where the cluster is, the first that does: the options; the context of ``--context``; the
-environment; the current context; this machine. An account and a client key never go to a name
-server that a level above theirs sets (:meth:`Connection.over`).
+A setting comes from the first of these levels that has it. Credentials count as one setting, and
+TLS as another:
+
+    1. the options
+    2. the context named by ``--context``
+    3. the environment
+    4. the current context, unless ``--context`` names another
+    5. the default: a name server on this machine
+
+An account and a client key are never used for a name server that a higher level names
+(:meth:`Connection.over`).
 """
 
 from __future__ import annotations
@@ -32,7 +40,7 @@ T = TypeVar("T")
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 CONTEXT_VARIABLE: Final = "COMETMQ_CONTEXT"
-#: Environment variables by field.
+#: Environment variables by field of Connection.
 VARIABLES: Final[Mapping[str, str]] = {
     "namesrv": "NAMESRV_ADDR",
     "access_key": "COMETMQ_ACCESS_KEY",
@@ -47,7 +55,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "tls_verify": "COMETMQ_TLS_VERIFY",
     "tls_check_host": "COMETMQ_TLS_CHECK_HOST",
 }
-#: Options that name a file, by field.
+#: Help of the options that name a file, by field of Connection.
 FILES: Final[Mapping[str, str]] = {
     "credentials": "File with accessKey and secretKey, as RocketMQ's conf/tools.yml.",
     "tls_ca": "Certificates of the authorities to trust.",
@@ -63,7 +71,7 @@ SWITCHES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """An open client, as a command gets it."""
+    """The open client of a command, and the operations on its cluster."""
 
     client: Client
     admin: Admin
@@ -128,7 +136,7 @@ def _word(name: str) -> str:
 
 
 def connection_of(options: argparse.Namespace) -> Connection:
-    """Return what options, environment and context say together.
+    """Return the connection that options, environment and contexts make together.
 
     Raises SettingsError for an unknown context.
     """
@@ -149,7 +157,7 @@ def connection_of(options: argparse.Namespace) -> Connection:
         )
     current = _current()
     if not (given.namesrv or environment.namesrv) and current.has_any(contexts.TLS):
-        # The context says where the cluster is: a variable must not weaken its TLS.
+        # The name servers come from the context: a variable must not weaken its TLS.
         environment = environment.without(contexts.TLS)
     return given.over(environment).over(current).over(default)
 
@@ -176,7 +184,7 @@ def client(connection: Connection) -> Client:
         verify=connection.tls_verify != "false",
         check_host_name=connection.tls_check_host != "false",
     )
-    # Naming a certificate asks for TLS, unless something says otherwise.
+    # Any other TLS setting turns TLS on, unless ``tls`` turns it off.
     wanted = connection.tls == "true" or (not connection.tls and tls != TlsOptions())
     return Client(
         connection.namesrv or DEFAULT_NAMESRV,
@@ -198,7 +206,7 @@ def _credentials(connection: Connection) -> Credentials | None:
 
 @asynccontextmanager
 async def connected(options: argparse.Namespace) -> AsyncIterator[Connected]:
-    """Open the client that the options ask for."""
+    """Run the block with an open client of the cluster that the options select."""
     from cometmq.admin.api import Admin
 
     connection = connection_of(options)

@@ -48,10 +48,10 @@ class Connection:
     tls_check_host: str = ""
 
     def over(self, lower: Connection) -> Connection:
-        """Return this connection, with what it does not set taken from ``lower``.
+        """Return this connection, with the fields that it does not set taken from ``lower``.
 
-        Credentials are one unit, and TLS is another: neither is joined from two levels. If this
-        connection sets the name servers, it takes no credentials and no client key.
+        Credentials are one unit, and TLS settings another: a unit comes from one level only. If
+        this connection sets the name servers, it takes neither credentials nor client key.
         """
         own = {key: value for key, value in asdict(self).items() if value}
         for unit in (CREDENTIALS, TLS):
@@ -75,8 +75,8 @@ class Connection:
         return replace(self, **dict.fromkeys(keys, ""))
 
     def _without_identity(self) -> Connection:
-        """Return this connection without what proves to a server whose it is."""
-        # A client certificate asks for TLS, which must stay when it is left out.
+        """Return this connection without credentials and client key."""
+        # A client certificate turns TLS on, which must stay on without the certificate.
         tls = self.tls or ("true" if self.has_any(CLIENT_KEY) else "")
         return replace(self.without((*CREDENTIALS, *CLIENT_KEY)), tls=tls)
 
@@ -103,10 +103,10 @@ def path() -> Path:
 
 
 def load() -> Contexts:
-    """Read the file; there are no contexts without one.
+    """Read the file; return no contexts if there is none.
 
-    Raises SettingsError, which shows no secret, if it is malformed, or if it has secrets and others
-    than its owner and group may access it.
+    Raises SettingsError, which shows no secret, if the file is malformed, or if it has secrets and
+    every user of the machine may access it.
     """
     try:
         with path().open("rb") as file:

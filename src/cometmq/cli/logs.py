@@ -120,6 +120,7 @@ class LogLimiter:
             peer = self._peers.get(key)
             if peer is None:
                 _make_room(self._peers)
+                # 10 lines at once, then one a second.
                 peer = self._peers[key] = Allowance(10, 1, now_ms)
             if not peer.take(1, now_ms):
                 return False
@@ -137,6 +138,7 @@ class LogLimiter:
         kind = self._kinds.get(key)
         if kind is None:
             _make_room(self._kinds)
+            # 50 lines at once, then 5 a second.
             allowance = Allowance(50, 5, now_ms)
             kind = self._kinds[key] = Kind(record.name, record.levelno, template, allowance)
         return kind
@@ -144,6 +146,7 @@ class LogLimiter:
     def _level(self, level: int, now_ms: int) -> Allowance:
         allowance = self._levels.get(level)
         if allowance is None:
+            # 64 KiB at once, then 4 KiB a second.
             allowance = self._levels[level] = Allowance(64 * 1024, 4 * 1024, now_ms)
         return allowance
 
@@ -175,8 +178,10 @@ def one_line(text: str) -> str:
 
 
 def indented_traceback(text: str) -> str:
-    """Return a traceback with each line indented, so that none looks like an event; cut in the
-    middle if it is long."""
+    """Return a traceback with each line indented, so that no line looks like an event.
+
+    The middle of a long traceback is cut out.
+    """
     if len(text) > TRACEBACK_CHARACTERS:
         head, tail = text[: TRACEBACK_CHARACTERS // 4], text[-TRACEBACK_CHARACTERS * 3 // 4 :]
         cut = len(text) - TRACEBACK_CHARACTERS
@@ -332,8 +337,10 @@ _PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3, "CRITICAL": 2}
 
 
 class LineFormatter(logging.Formatter):
-    """Formats one event as one line: time with milliseconds, level, module, message; for journald
-    with a priority instead of time and level."""
+    """Formats one event as one line: time with milliseconds, level, logger, message.
+
+    For journald, a priority takes the place of time and level.
+    """
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03d"
@@ -368,8 +375,10 @@ class LineFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats one event as one JSON object: time, level, logger, event, the fields, and a traceback
-    in ``exception``. An underscore is added to a field with one of these names."""
+    """Formats one event as one JSON object: time, level, logger, event, and the fields.
+
+    A traceback is in ``exception``. A field with one of these names gets an underscore at its end.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the object."""

@@ -1,7 +1,6 @@
-"""Entry point of the ``cometmq`` command: runs the noun, and turns errors into exit codes.
+"""Entry point of the ``cometmq`` command: runs a command, and turns errors into exit codes.
 
-A server starts without the modules of the tools, because a broker must respond within 600 ms of
-its start; and each tool starts without the others.
+A command imports only the modules that it needs: a broker must respond within 600 ms of its start.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from cometmq.cli.nouns import ENTRIES, GROUPS, load
 FAILED: Final = 1
 REFUSED: Final = 2
 INTERRUPTED: Final = 130
-#: As a shell reports a program that ended because nobody reads its output.
+#: The exit code that a shell reports for a program that SIGPIPE ended: 128 + 13.
 BROKEN_PIPE: Final = 141
-#: Modules that only some commands need, and the extras that have them.
+#: Modules that only some commands need, each with the extra that installs it.
 _EXTRAS: Final = {"numpy": "tools"}
 
 EXAMPLES: Final = (
@@ -41,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes standard output at its end; nobody reads that.
+        # The interpreter flushes standard output when it exits: without a reader, that would fail.
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), sys.stdout.fileno())
         return BROKEN_PIPE
@@ -66,10 +65,10 @@ def _run(words: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Open standard streams that are closed, and let the output have every character.
+    """Open standard streams that are closed; escape characters that the output cannot encode.
 
-    The number of a closed one would be that of the next file that is opened, such as a log file of
-    a store, into which error messages then go.
+    Otherwise the next file that is opened, such as a log file of a store, would get the descriptor
+    of a closed stream, and error messages would be written into that file.
     """
     for number, (name, mode) in enumerate(_STREAMS):
         try:
@@ -195,7 +194,7 @@ def _exit_code(error: Exception, words: Sequence[str]) -> int | None:
 
 
 def _are_text(words: Sequence[str]) -> bool:
-    """Return whether words have no bytes that Python could not decode."""
+    """Return False if a word has bytes that Python could not decode."""
     try:
         "".join(words).encode()
     except UnicodeEncodeError:
@@ -204,7 +203,7 @@ def _are_text(words: Sequence[str]) -> bool:
 
 
 def _extra_for(error: Exception) -> str:
-    """Return the extra that has the module of a failed import; empty for another error."""
+    """Return the extra that installs the module of a failed import; "" for any other error."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return _EXTRAS.get((name or "").partition(".")[0], "")
 

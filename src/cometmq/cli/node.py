@@ -77,9 +77,9 @@ class RunningBroker:
 
 
 def log_file_bytes(store: Path, settings: Mapping[str, str]) -> tuple[str, str]:
-    """Return the size of log files for ``settings`` that do not set it, and what it comes from.
+    """Return the size of a log file in bytes, and its source, for ``settings`` without that size.
 
-    A store that exists keeps its size, also one that a Java broker made.
+    A store that exists keeps its size, even one that a Java broker made.
     """
     directories = _log_directories(store, settings)
     if written := broker_config.log_file_bytes(directories):
@@ -95,7 +95,7 @@ def _log_directories(store: Path, settings: Mapping[str, str]) -> tuple[str, ...
         return StoreConfig(
             str(store), paths, read_only_commit_log_store_paths=read_only
         ).commit_log_directories
-    except SettingsError:  # the start says what is wrong with them
+    except SettingsError:  # the start reports what is wrong with them
         return ()
 
 
@@ -138,7 +138,10 @@ def node_config(
 
 
 def _tls(broker: broker_config.BrokerConfig) -> dict[str, str]:
-    """Return the TLS settings of the name server, which are the broker's. Raises SettingsError."""
+    """Return the TLS settings of the name server, which are the broker's.
+
+    Raises SettingsError if the broker could not connect to its name server with them.
+    """
     is_enforcing = broker.tls_server_mode is TlsMode.ENFORCING
     if is_enforcing and not broker.connects_with_tls:
         raise SettingsError("useTLS", "the broker of a node must connect to its name server")
@@ -178,8 +181,7 @@ async def running_node(
 
 @dataclass(frozen=True, slots=True)
 class OpenPort:
-    """The HTTP port of a process: its address, "" if there is none, and the servers that it
-    shows."""
+    """The HTTP port of a process: its address ("" if there is none) and the servers it shows."""
 
     address: str = ""
     parts: list[Monitored] = field(default_factory=list)
@@ -249,11 +251,11 @@ async def running_broker(
     *,
     port: OpenPort | None = None,
 ) -> AsyncIterator[RunningBroker]:
-    """Run a broker, shown by the HTTP ``port``; inside the block, it serves and has tried to
-    register with its name servers.
+    """Run a broker, shown by the HTTP ``port``.
 
-    ``on_failed`` is called if the broker stopped in order to restart in this process, and could
-    not. The block should then end; the error is raised after it.
+    Inside the block, it serves and has tried to register with its name servers. ``on_failed`` is
+    called if the broker stopped to restart in this process, and could not start again. The block
+    should then end; the error is raised after it.
     """
     from cometmq.broker.supervisor import CurrentBroker, Supervisor
 

@@ -1,4 +1,4 @@
-"""First words of the command line, and the modules that serve them.
+"""First words of the command line, and the modules that implement them.
 
 A module is imported only when its word is used.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A first word: the module and name of its noun (none: only a server), and its summary."""
+    """A first word: the module and the variable of its Noun ("": only a server), and a summary."""
 
     module: str
     name: str

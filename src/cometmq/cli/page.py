@@ -1,8 +1,9 @@
-"""The web page of a node, in a child process of it: ``cometmq start --dashboard``.
+"""Runs the web page of a node in a child process, for ``cometmq start --dashboard``.
 
-A process of its own keeps the broker's event loop free, and speaks to it as from outside. It gets
-the address and the TLS of the node in its environment, and no account: with access control the page
-asks for one. It ends with this process, because its standard input then closes.
+The child process keeps work off the broker's event loop, and connects to the node as any client
+does. Its environment has the address and the TLS settings of the node, and no account: with access
+control, the page asks for one. It ends when this process ends, because its standard input then
+closes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Default port of the page, which `cometmq start` has too.
+#: Default port of the page; the same as DASHBOARD_PORT of servers.py.
 PORT: Final = 9880
 MISSING: Final = "the page needs more packages: pip install 'cometmq[dashboard]'"
 _READY_S: Final = 30
@@ -76,13 +77,13 @@ async def running_page(namesrv: str, port: int, broker: BrokerConfig) -> AsyncIt
 
 
 async def _report_end(process: Process) -> None:
-    """Wait for a page that ends before its node; the node goes on without it."""
+    """Log the end of a page that ends before its node; the node goes on without it."""
     code = await process.wait()
     log.error("dashboard_ended code=%d hint='cometmq dashboard' starts it again", code)
 
 
 def _environment(namesrv: str, broker: BrokerConfig) -> dict[str, str]:
-    """Return the environment of the page, without what says where other clusters are."""
+    """Return this process's environment, with the node's address and TLS as its only connection."""
     taken = {CONTEXT_VARIABLE, *VARIABLES.values()}
     found = {key: value for key, value in os.environ.items() if key not in taken}
     found[VARIABLES["namesrv"]] = namesrv

@@ -48,7 +48,7 @@ REFUSED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A word without a name. ``read`` parses it and raises ValueError."""
+    """A positional argument. ``read`` parses its text; it raises ValueError for an invalid one."""
 
     metavar: str = ""
     help: str = ""
@@ -56,11 +56,11 @@ class Argument:
 
 
 class Option:
-    """A word with a name, which follows ``--``. ``--a/--no-a`` are the two names of a switch.
+    """An option. The name ``--a/--no-a`` makes a switch that can be turned on and off.
 
-    ``env`` is an environment variable with the default. ``read`` parses the value and raises
-    ValueError. ``default`` is the text that the help shows. ``alone`` is the value of an option
-    that may also stand without one.
+    ``env`` names the environment variable that has its default. ``min`` and ``max`` limit a number.
+    ``read`` parses the value, and raises ValueError for an invalid one. ``default`` is the text
+    that the help shows as the default. ``alone`` is the value of an option given without one.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of a command: its name, type, default (None: none) and what reads it."""
+    """One parameter of a command. ``kind`` is its type, or that of its items if ``several``."""
 
     name: str
     kind: Any
@@ -102,7 +102,7 @@ _NEGATIVE: Final = re.compile(r"-(\d+(\.\d+)?(ms|s|m|h|d)?|\.\d+)\Z")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with errors of one line and examples that keep their lines."""
+    """An argparse parser whose errors take one line, and whose examples keep their lines."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=30, width=width)
 
     def add_usage(self, *given: Any, **named: Any) -> None:
-        """Add the line of usage, with a capital letter as other programs have it."""
+        """Add the usage line, which begins with a capital letter."""
         super().add_usage(*given, **{"prefix": "Usage: ", **named})
 
 
@@ -165,7 +165,7 @@ def terminal_width() -> int:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a question, in brackets, with the known word most like ``word``; empty if none is."""
+    """Return " (did you mean ...?)" with the known word most like ``word``; "" if none is."""
     import difflib
 
     by_name = {each.lstrip("-"): each for each in known}
@@ -201,7 +201,7 @@ def _parameter(each: inspect.Parameter) -> Parameter:
 
 
 def add_parameters(parser: argparse.ArgumentParser, found: Iterable[Parameter]) -> None:
-    """Add the words of these parameters to a parser."""
+    """Add the arguments and options of these parameters to a parser."""
     for each in found:
         if isinstance(each.note, Argument):
             _add_argument(parser, each, each.note)
@@ -210,7 +210,7 @@ def add_parameters(parser: argparse.ArgumentParser, found: Iterable[Parameter]) 
 
 
 def values(options: argparse.Namespace, found: Iterable[Parameter]) -> dict[str, Any]:
-    """Return what was parsed for these parameters, by name."""
+    """Return the parsed values of these parameters, by name."""
     return {each.name: getattr(options, each.name) for each in found}
 
 
@@ -253,7 +253,7 @@ def _add_option(parser: argparse.ArgumentParser, each: Parameter, note: Option) 
     default, needed = each.default, each.needed
     text = os.environ.get(note.env, "") if note.env else ""
     if text:
-        default, needed = text, False  # argparse reads a default that is text
+        default, needed = text, False  # argparse parses a default that is text
     choices = _choices(each.kind)
     shown = note.metavar or ("|".join(choices) if choices else _metavar(each.kind))
     if needed:
@@ -288,7 +288,7 @@ def _metavar(kind: Any) -> str:
 
 
 def _choices(kind: Any) -> list[str]:
-    """Return the words of a type that has few values."""
+    """Return the words that a Literal or an Enum accepts; [] for other types."""
     if get_origin(kind) is Literal:
         return [str(each) for each in get_args(kind)]
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -302,7 +302,7 @@ def _reader(
     least: float | None = None,
     most: float | None = None,
 ) -> Callable[[str], Any]:
-    """Return what parses a word to ``kind``; it raises argparse's error, with the reason."""
+    """Return a function that parses a word to ``kind``; it raises ArgumentTypeError."""
     choices = {choice.lower(): choice for choice in _choices(kind)}
 
     def parse(text: str) -> Any:
@@ -349,9 +349,10 @@ def _bounded(value: float, least: float | None, most: float | None) -> float:
 
 
 def position_of(text: str, now_ms: int, *, offsets: bool = False) -> Position:
-    """Parse a position: first, last, or a time as :func:`moment_of` reads it, perhaps after ``@``.
+    """Parse a position: first, last, or a time as :func:`moment_of` reads it.
 
-    With ``offsets`` digits are an offset, and without ``@`` nothing else. Raises SettingsError.
+    A time may follow ``@``. With ``offsets``, digits are an offset; only after ``@`` are they a
+    time in ms. Raises SettingsError.
     """
     from cometmq.admin import messages
 
@@ -363,12 +364,12 @@ def position_of(text: str, now_ms: int, *, offsets: bool = False) -> Position:
 
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: More digits are no time and no offset: both are 64 bits wide.
+#: Number of digits of 2**63: a time or an offset has fewer.
 _DIGITS_MAX: Final = 19
 
 
 def moment_of(text: str, now_ms: int) -> int:
-    """Parse a time to ms since the epoch: ISO 8601 (UTC without a zone), ms, or -1h before now.
+    """Parse a time to ms since the epoch: ISO 8601 (UTC without a zone), ms, or -1h (an hour ago).
 
     Raises SettingsError.
     """

@@ -6,10 +6,10 @@ Programs get one form from all commands:
     ndjson       the items, one a line
 
 An item is an object. Numbers are numbers, times are ISO 8601 in UTC with T and Z, an address is
-{"host": ..., "port": ...}, and what is unknown is null. :func:`schema` describes it as JSON schema.
+{"host": ..., "port": ...}, and an unknown value is null. :func:`schema` returns the JSON schema.
 
-A table on a terminal fits it: long cells are cut, and if that is not enough, each row is printed
-as lines. A table that is piped is never cut or folded.
+On a terminal, a table is fitted to its width: long cells are cut, and if that is not enough, each
+row is printed as several lines. A table that is piped is never cut or folded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Columns between two columns of a table, and the least width to which a column is cut.
+#: Blanks between two columns of a table, and the least width to which a column is cut.
 GAP: Final = "  "
 CUT_MIN: Final = 12
 _PLAIN: Final = re.compile(r"[^\s\"=]+")
@@ -44,10 +44,11 @@ _PLAIN: Final = re.compile(r"[^\s\"=]+")
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T]):
-    """Rows of a command, lines for people below them, and the problem if it failed after all.
+    """Result of a command: its rows, and ``notes``, which people see as lines below them.
 
-    ``shown`` takes the place of the table: a text, or one value. A result with an ``exit_code`` is
-    not done, though nothing is left to be said about it. ``does`` replaces that of the command.
+    ``problem`` is the error message of a command that failed although it has rows. ``shown`` is
+    printed for people in place of the rows: a text, or one value. ``exit_code`` ends the command
+    with that code and no message. ``does`` replaces the command's own (see Command).
     """
 
     items: Sequence[T]
@@ -99,7 +100,7 @@ def time_text(time: datetime) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: objects, lists, text, numbers, null."""
+    """Convert a value to what JSON can represent: objects, lists, text, numbers, null."""
     if isinstance(value, datetime):
         return time_text(value)
     if isinstance(value, Enum):
@@ -132,8 +133,8 @@ def show(
 ) -> None:
     """Print the result of a command in the format of --output.
 
-    ``does`` is the word before each item of a command that changed something; ``one`` is set if
-    there is one item by nature.
+    ``does`` is the word before each item of a command that changed something. ``one`` is True for a
+    command that always returns one item.
     """
     if form == "ndjson":
         for item in result.items:
@@ -185,7 +186,7 @@ def to_yaml(value: Any) -> str:
 
 
 def _json(value: Any, **form: Any) -> str:
-    """Return JSON; in ASCII if standard output cannot have its characters."""
+    """Return JSON; in ASCII if standard output cannot encode its characters."""
     text = json.dumps(value, ensure_ascii=False, **form)
     return text if _is_encodable(text) else json.dumps(value, **form)
 
@@ -199,7 +200,7 @@ def _is_encodable(text: str) -> bool:
 
 
 class Stream:
-    """Prints rows one by one, in the format of --output; a JSON document ends with the block."""
+    """Prints rows one by one in the format of --output; leaving its block ends the document."""
 
     def __init__(self, command: str, form: str, *, does: str = "") -> None:
         self._command = command
@@ -273,7 +274,7 @@ def cell(value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text whose control characters are escaped, so that it does not steer a terminal."""
+    """Return text with its control characters escaped, so that it cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -282,18 +283,21 @@ def escaped(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a sentence on one line, without what steers a terminal: servers choose its words."""
+    """Return a text on one line, with control characters escaped: servers may have sent it."""
     return escaped(" ".join(text.split()))
 
 
 def _lines(text: str) -> str:
-    """Return lines whose control characters are escaped."""
+    """Return a text of several lines with its other control characters escaped."""
     return "\n".join(map(escaped, text.split("\n")))
 
 
 def line_of(value: Any, hidden: Sequence[str] = ()) -> str:
-    """Return a row as ``key=value`` words, without unknown values and the ``hidden`` fields; texts
-    with blanks are quoted."""
+    """Return a row as ``key=value`` words; texts with blanks, quotes or ``=`` are quoted.
+
+    Unknown values and the ``hidden`` fields are left out. A row with a method ``line`` formats
+    itself.
+    """
     if isinstance(value, Mapping):
         pairs = dict(value)
     else:
@@ -373,7 +377,10 @@ def print_table(
 
 
 def fit(widths: list[int], least: Sequence[int], room: int) -> bool:
-    """Cut the widest columns until all fit into ``room``; False if their least widths do not."""
+    """Reduce ``widths`` in place, the widest first, until their sum is at most ``room``.
+
+    Returns False, with ``widths`` unchanged, if even the ``least`` widths do not fit.
+    """
     if sum(min(w, m) for w, m in zip(widths, least, strict=True)) > room:
         return False
     while sum(widths) > room:
@@ -479,7 +486,7 @@ def progress_console() -> Console | None:
 
 
 def schema(item_types: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of the output of all commands; ``item_types`` are the rows of each."""
+    """Return the JSON schema of all output; ``item_types`` has the row type of each command."""
     import msgspec
 
     ids: Final = "#/$defs/{name}"
@@ -514,7 +521,7 @@ def schema(item_types: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mark_time(field: dict[str, Any]) -> None:
-    """Say that a text is a time; msgspec says so only of times whose type has a zone."""
+    """Mark a text field as a time; msgspec does that only for types with a time zone."""
     for kind in field.get("anyOf", [field]):
         if kind.get("type") == "string":
             kind["format"] = "date-time"

@@ -7,8 +7,8 @@ the epoch:
 
     {"127.0.0.1:9876": {"broker-a": 1767225600000}}
 
-It is replaced as a whole. A failure to read or write it is logged. An unreadable file counts as
-empty.
+Each change replaces the whole file. A failure to read or write it is logged; an unreadable file
+counts as empty.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs servers in this process: one event loop, stopped by SIGTERM or SIGINT.
 
 A start either reaches its ready line, or ends with a line for each reason on standard error and
-exit code 2. Garbage collection is off while modules are imported; from the ready line on
-net/collector.py runs it.
+exit code 2. Garbage collection is off during the start, while modules are imported; from the ready
+line on, net/collector.py runs it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Lifetime:
-    """Lifetime of a command's servers: until a stop signal.
+    """Lifetime of a command's servers, from their start to a stop signal.
 
-    A signal before :meth:`announce` cancels the start; one after it ends :meth:`wait`; a second one
-    cancels what the stop waits for at that moment. What was acknowledged is in the files even then.
-    systemd is told when the servers run and when they begin to stop.
+    A signal before :meth:`serve` cancels the start. A signal after it ends :meth:`wait`. A second
+    signal cancels the wait that the stop is in; acknowledged data is in the files even then.
+    systemd is notified when the servers run, and when they begin to stop.
     """
 
     def __init__(self, task: asyncio.Task[Any], on_ready: Callable[[], None]) -> None:
@@ -62,7 +62,10 @@ class Lifetime:
         self.end()
 
     def serve(self) -> None:
-        """Mark the servers as running: garbage is collected, and a signal stops them in order."""
+        """Mark the servers as running: from now on, a signal stops them in order.
+
+        Garbage collection starts, too.
+        """
         if not self._ready:
             self._ready = True
             self._on_ready()
@@ -104,8 +107,9 @@ def run(
     """Run ``main`` until a stop signal; return the exit code of the process.
 
     With ``watch_input`` the end of standard input counts as a stop signal. ``ports`` has the
-    settings that the ports of the servers come from. ``on_hangup`` is called on SIGHUP, which
-    otherwise ends the process. Afterwards the process ignores these signals: it is to exit.
+    setting of each port of the servers, for error messages. ``on_hangup`` is called on SIGHUP,
+    which otherwise ends the process. Afterwards the process ignores these signals, because it is
+    about to exit.
     """
     gc.disable()
     keep_freed_memory()
@@ -136,7 +140,7 @@ def refuse(command: str, *problems: str) -> int:
 def explain(error: OSError, ports: Mapping[int, str] | None = None) -> str:
     """Return the meaning of an operating system error at the start, and how to fix it.
 
-    ``ports`` has the settings that the server's ports come from.
+    ``ports`` has the setting of each port of the server.
     """
     named = f"{error.filename}: " if error.filename else ""
     if error.errno == errno.EADDRINUSE:
@@ -160,9 +164,9 @@ def explain(error: OSError, ports: Mapping[int, str] | None = None) -> str:
 
 
 def _whose(path: object) -> str:
-    """Return in brackets whose a path is, if it is not this user's; otherwise nothing."""
+    """Return the owner of a path, in brackets, if that is another user; otherwise ""."""
     user, found = os.geteuid(), Path(str(path or ""))
-    if not found.is_absolute():  # what the error is about may be no file, but an address
+    if not found.is_absolute():  # the error may be about an address, not a file
         return ""
     for place in (found, *found.parents):
         with contextlib.suppress(OSError):
@@ -186,8 +190,10 @@ def _port_of(error: OSError) -> int:
 
 
 def listening_process(port: int) -> str:
-    """Return by which process a TCP port of this machine is in use, as Linux shows it to this
-    user."""
+    """Return "by process PID (COMMAND)" for the process that listens on a TCP port.
+
+    Linux shows the sockets of processes of other users only to root.
+    """
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
@@ -235,7 +241,7 @@ def _command_of(process: Path) -> str:
 def stop_signals(callback: Callable[[], object]) -> Iterator[None]:
     """Call ``callback`` when the process receives a stop signal, instead of ending the process.
 
-    Afterwards the process ignores these signals: it is to exit.
+    Afterwards the process ignores these signals, because it is about to exit.
     """
     on_signals(callback)
     try:
@@ -245,7 +251,7 @@ def stop_signals(callback: Callable[[], object]) -> Iterator[None]:
 
 
 def on_signals(callback: Callable[[], object]) -> None:
-    """Call ``callback`` when the process receives a stop signal, until its loop has ended."""
+    """Call ``callback`` when the process receives a stop signal, until the event loop ends."""
     loop = asyncio.get_running_loop()
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, callback)
@@ -254,8 +260,8 @@ def on_signals(callback: Callable[[], object]) -> None:
 def on_end_of_input(callback: Callable[[], object]) -> None:
     """Call ``callback`` when standard input ends.
 
-    The process that held its other end is gone then. Raises SettingsError if standard input is a
-    file, which has no other end.
+    The process at its other end has ended then. Raises SettingsError if standard input is a file,
+    which has no other end.
     """
     loop = asyncio.get_running_loop()
     descriptor = sys.stdin.fileno()
@@ -299,15 +305,15 @@ async def _until_signal(
 def _ignore(numbers: Collection[signal.Signals]) -> None:
     """Ignore signals from now on, also while the interpreter ends.
 
-    The end of the loop, or else that of the interpreter, gives a signal that has a handler its
-    default back. The signal would then end a process that has stopped in order, and its exit code
-    would say the opposite. A thread may block signals for itself only, and threads of uvloop live
-    until the exit, so blocking is not enough. Nothing that follows needs the signals: the children
-    have ended, and what is left is a refusal's lines and the exit.
+    The end of the loop, or of the interpreter, restores the default action of a signal that has a
+    handler. A signal would then kill a process that has stopped in order, and its exit code would
+    report a failure. Blocking the signals is not enough: a thread blocks them for itself only, and
+    threads of uvloop live until the exit. Nothing that follows needs the signals: the children have
+    ended, and only error messages and the exit are left.
     """
     loop = asyncio.get_running_loop()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     for number in numbers:
-        loop.remove_signal_handler(number)  # this gives the default back, so it comes first
+        loop.remove_signal_handler(number)  # this restores the default action, so it comes first
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -5,7 +5,7 @@
     cometmq namesrv [-p PORT] [--bind HOST] [-c FILE] [--set K=V ...]
     cometmq broker [-c FILE] [-n HOST:PORT;...] [--set K=V ...]
 
-With ``--check`` or ``--print-config`` they only look at their settings.
+With ``--check`` or ``--print-config`` they check or print their settings, and exit.
 
 Each prints exactly one line on standard output, once it serves and the broker is registered with a
 name server (a broker without name servers does not wait for registration):
@@ -65,7 +65,7 @@ EXAMPLES: Final = {
         "cometmq broker -c broker.conf --print-config",
     ),
 }
-#: Settings that options of a name server or broker set.
+#: Settings of a name server or broker, each with the option that sets it.
 OPTIONS: Final = (("listenPort", "port"), ("namesrvAddr", "namesrv"), ("bindAddress", "bind"))
 
 log = logging.getLogger(__name__)
@@ -105,8 +105,10 @@ def main(words: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A server that may be started: ``run`` starts it, ``parts`` returns the configurations of what
-    it consists of."""
+    """A server that is ready to start.
+
+    ``run`` runs it. ``parts`` returns the configuration of each server in it: a node has two.
+    """
 
     run: serve.Main
     parts: Callable[[], list[Configured]]

@@ -1,4 +1,4 @@
-"""Notices to systemd about a service of ``Type=notify``: that it serves, and that it stops.
+"""Tells systemd when a service of ``Type=notify`` has started, and when it begins to stop.
 
 systemd passes the address of a datagram socket in ``NOTIFY_SOCKET`` (sd_notify(3)). Without it, or
 if nobody listens there, nothing is sent.

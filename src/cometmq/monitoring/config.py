@@ -1,4 +1,4 @@
-"""Settings of the HTTP port that monitoring systems ask (upstream: BrokerConfig.java of 5.x)."""
+"""Settings of the HTTP port for monitoring systems (upstream: BrokerConfig.java of 5.x)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class MonitoringFields:
 
     @property
     def metrics_names(self) -> list[str]:
-        """Names by which the port is asked."""
+        """Host names, besides the machine's, that requests to the port may contain."""
         words = self.metrics_prom_exporter_names.split(",")
         return [word.strip() for word in words if word.strip()]
 

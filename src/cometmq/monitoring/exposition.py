@@ -25,8 +25,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def text_pieces(series: Series, shared: Mapping[str, str]) -> Iterator[bytes]:
-    """Return the text of a metric's series in pieces, with the ``shared`` labels if the metric has
-    them."""
+    """Yield the text of a metric's series in pieces, with the ``shared`` labels if it has them."""
     metric = series.metric
     if not metric.has_shared_labels:
         shared = {}
@@ -48,7 +47,7 @@ def _family(metric: Metric) -> Family:
 
 
 def _encodable(text: str) -> str:
-    """Return a text without lone surrogates, which names that clients sent may have."""
+    """Return a text with lone surrogates replaced; names that clients sent may have some."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -67,7 +66,7 @@ def _add(family: Family, metric: Metric, labels: dict[str, str], value: float | 
 
 
 class _Single:
-    """Collector for prometheus_client, of one metric."""
+    """A collector for prometheus_client that has one metric."""
 
     def __init__(self, family: Family) -> None:
         self._family = family

@@ -1,9 +1,9 @@
 """A small HTTP server for GET and HEAD without bodies, built on h11 and asyncio.
 
-What clients may use is limited: the number of connections, the size and duration of a request, the
-time to read an answer, and the pause between two requests. A connection that exceeds a limit is
-closed and counted. If there are too many connections, a new one replaces the one that has waited
-longest for a request, so nobody can keep a kubelet or Prometheus out by holding connections open.
+There are limits for the number of connections, the size and duration of a request, the time to read
+an answer, and the pause between two requests. A connection that exceeds a limit is closed and
+counted. If there are too many connections, a new one replaces the one that has waited longest for a
+request, so that no client can keep a kubelet or Prometheus out by holding connections open.
 Requests beyond a rate are answered later: the port's thread shares the interpreter with the
 servers, and each answer costs them time.
 
@@ -84,7 +84,7 @@ class HttpConnections:
         self._open.add(writer)
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX_BYTES)
         try:
-            idle_timeout_s = REQUEST_TIMEOUT_S  # until a first request
+            idle_timeout_s = REQUEST_TIMEOUT_S  # shorter until the first request
             while await self._serve_one(connection, reader, writer, idle_timeout_s):
                 connection.start_next_cycle()
                 idle_timeout_s = IDLE_TIMEOUT_S
@@ -140,7 +140,7 @@ class HttpConnections:
             answer = Answer(error.error_status_hint, f"{error}\n".encode())
         self._waiting.pop(writer, None)
         if writer.is_closing():
-            return False  # its place was taken
+            return False  # a new connection has replaced this one
         if answer is not None:
             self.refusals["request"] += 1
             if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):

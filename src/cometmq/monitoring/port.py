@@ -2,7 +2,7 @@
 
     thread of the servers       thread of the port
     StartProgress ------------> /readyz: is every server ready, how far is a start
-    beat      ----------------> /healthz: does the event loop turn
+    beat      ----------------> /healthz: does the event loop run
     series    <---------------> /metrics: asks the servers' loop, and waits for the text
 
 The port has a thread with an event loop of its own, because a recovering store blocks the servers'
@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 COLLECT_TIMEOUT_S: Final = 9
 #: Age up to which metrics are served again.
 FRESH_S: Final = 1.0
-#: Rest after each millisecond of collecting. Without it, a client with one request in flight gets
-#: one answer for each piece.
+#: Pause after each millisecond of collecting. Without it, a client of the server with one request
+#: in flight would wait for one piece of metrics before each answer.
 REST_MS: Final = 2
 BEAT_MS: Final = 1_000
 #: The event loop counts as hanging if it has not turned for this long. A turn takes a fraction of a
@@ -64,19 +64,19 @@ class Monitored(Protocol):
         ...
 
     def start_series(self) -> list[Series]:
-        """Return the metrics that there are during a start. Called in the thread of the port."""
+        """Return the metrics of a server that is starting. Called in the thread of the port."""
         ...
 
     def series(self, slices: Slices) -> AsyncIterator[Series]:
-        """Return the metrics of a running server, one after another."""
+        """Yield the metrics of a running server. Called in the thread of the servers."""
         ...
 
 
 class MonitoringPort:
     """Serves HTTP for ``parts``, the servers of this process, which may be added at any time.
-    ``names`` are the names of hosts by which it is asked.
 
-    Build it in the servers' event loop; :meth:`start` and :meth:`close` it once each.
+    ``names`` are the host names that requests may contain. Build it in the servers' event loop;
+    call :meth:`start` and :meth:`close` once each.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class MonitoringPort:
         self._servers_loop = asyncio.get_running_loop()
         self._beat_ms = clock.monotonic_ms()
         self._thread: threading.Thread | None = None
+        #: The function that ends the thread, once the thread serves; or the error of its start.
         self._stops: Future[Callable[[], None]] = Future()
         self._collecting = asyncio.Lock()
         self._last = Answer(503, b"")
@@ -192,7 +193,7 @@ class MonitoringPort:
         loop = asyncio.get_running_loop()
         async with self._collecting:
             if loop.time() >= self._fresh_until_s:
-                # A failure too: requests that waited for it would each wait as long again.
+                # Serve a failure again, too: each waiting request would otherwise wait as long.
                 self._last = await self._fresh_metrics()
                 self._fresh_until_s = loop.time() + FRESH_S
             return self._last

@@ -36,7 +36,7 @@ _COLLECTOR: Final = ProcessCollector(registry=None)
 
 
 def process_text(connections: HttpConnections) -> Iterator[bytes]:
-    """Return the text of these metrics in pieces."""
+    """Yield the text of these metrics in pieces."""
     build, requests, refusals = (Series(metric, 100) for metric in METRICS)
     build.add(1, version("cometmq"), CORE)
     for status, count in [*connections.requests.items()]:

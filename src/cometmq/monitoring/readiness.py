@@ -27,8 +27,7 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Offset of the log up to which recovery has read, the one where it began, and the expected
-    end of the log."""
+    """Progress of recovery: offsets of the log that it has reached, began at, and will end at."""
 
     position: int = 0
     begin: int = 0

@@ -32,9 +32,9 @@ class KnownFrom(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric: its name, type, labels, what it says, and who has it too.
+    """A metric: its name, type, meaning, labels, and the program that its name comes from.
 
-    ``difference`` says how the value differs from upstream's.
+    ``difference`` says how the value differs from that program's.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Metric:
 class Series:
     """The series of one metric at one moment: label values, and a number or a histogram.
 
-    ``left_out`` counts the series beyond ``most``.
+    ``most`` is the limit of series; ``left_out`` counts those beyond it.
     """
 
     metric: Metric
@@ -66,7 +66,7 @@ class Series:
     left_out: int = 0
 
     def add(self, value: float | Histogram, *labels: str) -> None:
-        """Add a series."""
+        """Add a series, or count it as left out."""
         if len(self.rows) < self.most:
             self.rows.append((labels, value))
         else:

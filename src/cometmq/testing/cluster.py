@@ -66,8 +66,10 @@ async def running_cluster(directory: Path, **settings: Setting) -> AsyncIterator
 
 @contextmanager
 def cluster_in_thread(directory: Path, **settings: Setting) -> Iterator[Cluster]:
-    """Run a cluster in a thread with an event loop of its own. Raise the error of a failed
-    start."""
+    """Run a cluster in a thread with an event loop of its own.
+
+    Raise the error of a failed start.
+    """
     started: Future[Cluster] = Future()
     stops: _Stops = Future()
 
@@ -96,7 +98,7 @@ def cluster_in_thread(directory: Path, **settings: Setting) -> Iterator[Cluster]
 
 def _end(thread: threading.Thread, stops: _Stops, ended: Future[None]) -> None:
     """Stop the loop unless it has ended by itself, and wait for its thread."""
-    with suppress(RuntimeError):  # its loop is closed: it has ended by itself
+    with suppress(RuntimeError):  # the loop has ended by itself, and is closed
         loop, stop = stops.result(START_TIMEOUT_S)
         loop.call_soon_threadsafe(stop.set)
     ended.exception(STOP_TIMEOUT_S)
@@ -104,8 +106,7 @@ def _end(thread: threading.Thread, stops: _Stops, ended: Future[None]) -> None:
 
 
 class ProcessCluster(NodeProcess):
-    """A cluster in a child process, on small files; it keeps its ports and store across
-    restarts."""
+    """A cluster in a child process, on small files. Its ports and store stay across restarts."""
 
     def __init__(self, directory: Path, **settings: Setting) -> None:
         super().__init__(
@@ -130,7 +131,7 @@ class ProcessCluster(NodeProcess):
 
 
 def cluster_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
-    """Return ``settings``, with small files unless they say otherwise, as property-file text."""
+    """Return ``settings`` as texts, with SMALL_FILES for the keys that they do not set."""
     named = {normalise(key) for key in settings}
     values = {key: value for key, value in SMALL_FILES.items() if normalise(key) not in named}
     for key, value in settings.items():

@@ -83,7 +83,7 @@ def cometmq_cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
 
     with recorded() as failures, cluster_in_thread(tmp_path / "cometmq") as cluster:
         yield cluster
-        # Failures while other fixtures ended, which end before this one.
+        # Raise failures that came after the test, while its other fixtures ended.
         _raise_first(request.node, failures)
 
 

@@ -128,8 +128,7 @@ def _start(found: Programs, root: Path, identity: dict[str, Any]) -> subprocess.
 
 
 def _await_ready(process: subprocess.Popen[bytes], root: Path) -> None:
-    """Wait until the server has written ``ready`` into its pid file: then it accepts
-    connections."""
+    """Wait until the server accepts connections: it then writes ``ready`` into its pid file."""
     pid_file = root / "data" / "postmaster.pid"
     for _ in range(_STARTING_S * 50):
         try:
@@ -181,6 +180,7 @@ def _cache() -> Path:
         return Path("/var/cache/cometmq-tests")
     else:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cometmq-tests"
+    # The user nobody must be able to enter all folders above the cache.
     if os.geteuid() == 0 and not all(path.stat().st_mode & 1 for path in folder.parents):
         return Path("/var/cache/cometmq-tests")
     return folder
@@ -229,6 +229,7 @@ def _download(folder: Path, state: Path) -> None:
 
 
 def _lacking(options: Sequence[str], folder: Path) -> list[str]:
+    """Return the packages that an installation of PostgreSQL would add, without needless ones."""
     words = ["--simulate", "--no-install-recommends", "install", "postgresql"]
     plan = _run(["apt-get", *options, *words], folder)
     names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]

@@ -172,7 +172,7 @@ async def versions(
 
 
 def _answered(rows: list[T], unread: list[Unread]) -> Result[T]:
-    """Return what brokers answered. Raises the error of the first one if none did."""
+    """Return the rows that brokers answered with. Raises the first broker's error if none did."""
     if unread and not rows:
         raise fresh_copy(unread[0].error)
     return Result(rows, problem=missing(unread))

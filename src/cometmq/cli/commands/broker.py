@@ -121,7 +121,7 @@ async def _row(admin: Admin, each: Broker) -> BrokerRow:
     return BrokerRow(
         each.cluster, each.name, each.broker_id, address,
         runtime.get("brokerVersionDesc"), _first_rate(runtime.get("putTps", "")),
-        # RocketMQ 5 spells it right.
+        # RocketMQ 5 spells "transferred" with two r.
         _first_rate(runtime.get("getTransferedTps", runtime.get("getTransferredTps", ""))), None,
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ def _first_rate(text: str) -> float | None:
 
 
 async def _processes(cluster: Connected, name: str) -> list[Broker]:
-    """Return the processes of a broker; HOST:PORT stands for itself.
+    """Return the processes of a broker; HOST:PORT is one process, and is not looked up.
 
     Raises CometError if no name server knows the broker.
     """
@@ -184,9 +184,9 @@ async def config_get(
 
 
 def settings_rows(found: list[ServerSettings], keys: list[str] | None) -> Result[KeyValue]:
-    """Return the rows of servers' settings, of all or of ``keys``; secrets are removed.
+    """Return a row for each setting of each server, or only for ``keys``; secrets are removed.
 
-    Raises CometError if no server showed its settings, or if one that did does not have a key.
+    Raises CometError if no server showed its settings, or if a server that did lacks a key.
     """
     from cometmq.admin.views import without_secrets
 
@@ -221,7 +221,7 @@ class AppliedRow:
 
 
 def applied(outcomes: list[Applied]) -> Result[AppliedRow]:
-    """Return the outcome of a change on several servers; the command fails if one of them did."""
+    """Return a row for each server of a change; the command fails if one did not make it."""
     rows = [
         AppliedRow(each.server, Address.parse(each.address), _reason(each.error))
         for each in outcomes
@@ -235,7 +235,7 @@ def applied(outcomes: list[Applied]) -> Result[AppliedRow]:
 
 
 def _reason(error: CometError | None) -> str | None:
-    """Return why a server did not make a change: its own sentence, if it sent one."""
+    """Return the reason of a failed request: the server's own sentence, if it sent one."""
     if isinstance(error, BrokerRefused) and error.broker_remark:
         return error.broker_remark
     return str(error) if error else None
@@ -333,7 +333,7 @@ class TrafficRow:
 
 
 def traffic_row(of: str, figure: str, found: Traffic) -> TrafficRow:
-    """Return the row of a figure."""
+    """Return the row of one statistic; for ``of`` and ``figure`` see TrafficRow."""
     return TrafficRow(
         of, figure, found.minute.sum, found.minute.per_second, found.hour.sum,
         found.hour.per_second, found.day.sum, found.day.per_second,

@@ -1,4 +1,4 @@
-"""``cometmq context``, ``completion`` and ``schema``: what this program knows and prints itself."""
+"""``cometmq context``, ``completion`` and ``schema``: commands that need no cluster."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 offset = Noun("offset", "Committed offsets of consumer groups.")
 group = Noun("group", "Consumer groups: their lag, members, offsets and settings.")
 
-#: Requests to members at one time.
+#: Number of concurrent requests to members.
 _CONCURRENT: Final = 8
 
 #: Groups that every broker has (upstream: SubscriptionGroupManager.java).
@@ -272,7 +272,7 @@ async def _owners(
             try:
                 return await admin.consumers.positions(name, topic)
             except CometError:
-                return {}  # the members do not answer; their offsets are known from the brokers
+                return {}  # the members do not answer: only the owners of queues stay unknown
 
     found: dict[MessageQueue, str] = {}
     for by_client in await asyncio.gather(*map(positions, sorted(topics))):

@@ -134,14 +134,14 @@ def formatted(form: str, row: MessageRow) -> str:
 
 
 def check_format(form: str) -> None:
-    """Raise SettingsError for a ``%`` that stands for nothing."""
+    """Raise SettingsError for a ``%`` without one of the letters of ``--format``."""
     for found in re.finditer(r"%(.?)", form.replace("%%", "")):
         if found[1] not in _FORMS:
             raise SettingsError("--format", f"%{found[1]} stands for nothing: see --help")
 
 
 def printed(form: str, row: MessageRow) -> bool:
-    """Print a message in the form of ``--format``; return False without a form."""
+    """Print a message in the form of ``--format`` and return True; return False without a form."""
     if form:
         sys.stdout.write(formatted(form, row))
         sys.stdout.flush()
@@ -264,10 +264,9 @@ async def consume(
 
 
 class Idle:
-    """Closes a subscription when idle.
+    """Closes a subscription on ``stop``, or if no message came for ``timeout_s`` (0: never).
 
-    It is closed on ``stop``, or when :attr:`seen` was not set for ``timeout_s``; with 0 only on
-    ``stop``.
+    The consumer sets :attr:`seen` after each message.
     """
 
     def __init__(self, subscription: Subscription, stop: asyncio.Event, timeout_s: float) -> None:
@@ -277,7 +276,7 @@ class Idle:
         self._timeout_s = timeout_s or None
 
     async def close_in_time(self) -> None:
-        """Wait until the subscription is idle, and close it."""
+        """Wait until the subscription is idle or has to stop, and close it."""
         while not self._stop.is_set():
             self.seen.clear()
             async with asyncio.TaskGroup() as tasks:

@@ -251,7 +251,7 @@ def _moved(made: Move, *, address: bool) -> list[str]:
 
 
 def _begin(command: str) -> subprocess.Popen[bytes]:
-    """Start the command that stops the old master. It takes time, so later steps run meanwhile."""
+    """Start the command that stops the old master; later steps run while it does its work."""
     print(f"stopping: {command}", file=sys.stderr)
     return subprocess.Popen(command, shell=True, stdin=subprocess.DEVNULL)
 

@@ -47,7 +47,7 @@ Database = Annotated[
 ]
 Table = Annotated[str, Option(help="Name of the outbox's table.")]
 RowId = Annotated[int, Argument(metavar="ROW")]
-#: Refused rows among which one is looked for.
+#: Limit of the refused rows among which ``discard`` looks for its row.
 _ROWS_MAX: Final = 1_000_000
 
 
@@ -125,6 +125,7 @@ def outbox_at(database: str, table: str) -> AnyOutbox:
 
 
 def _asked(outbox: AnyOutbox, question: Callable[[], T]) -> T:
+    """Return the result of a call of an outbox; turn errors of its database into CometError."""
     try:
         return question()
     except outbox.errors as error:

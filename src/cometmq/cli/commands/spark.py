@@ -155,9 +155,7 @@ def run(
 
 
 def what_is_missing() -> str:
-    """Return what this machine lacks for Spark and how to install it; empty if nothing is
-    missing.
-    """
+    """Return what this machine lacks for Spark and how to install it; "" if nothing is missing."""
     absent = [name for name in ("pyspark", "pyarrow", "numpy", "jinja2") if find_spec(name) is None]
     if absent:
         return f"{', '.join(absent)} not installed: pip install 'cometmq[spark]'"
@@ -170,9 +168,9 @@ def what_is_missing() -> str:
 
 
 def items_of(report: Any) -> list[Any]:
-    """Return the values that --output json has.
+    """Return the items of the JSON output: the rows of a report, or the report itself.
 
-    These are the rows of the report's field named by ``LINES``, or the whole report.
+    The rows are in the field that the report's ``LINES`` names.
     """
     lines = getattr(report, "LINES", "")
     return list(getattr(report, lines)) if lines else [report]
@@ -194,8 +192,8 @@ def _stop(spark: SparkSession) -> None:
 def _interruptible(spark: SparkSession) -> Iterator[None]:
     """Let an interrupt cancel Spark's work in the block, which then raises KeyboardInterrupt.
 
-    Another thread cancels the work: this thread waits for Spark's response, and a request of
-    Spark's own handler on the same connection would be answered only after it.
+    Another thread cancels the work, because this thread waits for Spark's response. Spark's own
+    handler would send its request on the same connection, where it is answered only after that.
     """
     asked, done = Event(), Event()
 

@@ -1,5 +1,4 @@
-"""``cometmq store ...``: inspects, verifies and repairs a store directory of CometMQ or of a Java
-broker."""
+"""``cometmq store``: inspects, verifies and repairs stores of CometMQ and of Java brokers."""
 
 from __future__ import annotations
 
@@ -65,11 +64,11 @@ def settings(directory: Path, config: Path | None) -> StoreConfig:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """End with one line and exit code 2 if a command cannot be done as requested."""
+    """Turn errors of the store, the settings and the system into Refused: one line, exit code 2."""
     try:
         yield
     except BrokenPipeError:
-        raise  # nobody reads the output any more: main knows what that means
+        raise  # the reader of the output has ended, which main handles
     except (StoreError, SettingsError) as error:
         raise Refused(str(error)) from error
     except OSError as error:
@@ -78,7 +77,7 @@ def refusing() -> Iterator[None]:
 
 
 class Bar:
-    """Progress bar for bytes, where :func:`render.progress_console` draws one."""
+    """Progress bar for bytes. It draws nothing if :func:`render.progress_console` returns None."""
 
     def __init__(self, what: str) -> None:
         self._progress: Progress | None = None
@@ -195,7 +194,7 @@ def info(
 
 
 def report_of(found: StoreInfo) -> StoreReport:
-    """Return the overview of a store as the output has it."""
+    """Return the output of ``store info`` for an inspected store."""
     noted = found.positions
     checkpoint = (
         Checkpoint(noted.durable, noted.written, noted.synced, noted.clean) if noted else None
@@ -370,13 +369,14 @@ def dump(
         raise Exit(1)
 
 
+#: Above every offset, and every time in ms.
 _FAR = 1 << 62
 
 
 def time_ms(text: str, otherwise: int) -> int:
-    """Parse a time to ms: digits are ms, an ISO time is converted (UTC unless it has a zone).
+    """Parse a time to ms since the epoch: digits, or an ISO time (UTC unless it has a zone).
 
-    Raises SettingsError for anything else.
+    Returns ``otherwise`` for an empty text. Raises SettingsError for any other text.
     """
     if not text:
         return otherwise
@@ -442,6 +442,7 @@ def restore(
             raise CometError(found.problem)
 
 
+#: Exit code of ``repair`` if something is left to repair.
 LEFT = 1
 
 
@@ -515,7 +516,7 @@ def repair(
 
 
 class _Steps:
-    """Translates positions to steps of a bar."""
+    """Turns the positions that a repair reports into steps of a progress bar."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
@@ -528,7 +529,7 @@ class _Steps:
         self._reached = position
 
 
-#: Limit of the numbers of keys that a line shows.
+#: Maximum number of missing keys that a line lists, by their numbers.
 _SHOWN = 20
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CA_DAYS: Final = 3_650
 DAYS: Final = 730
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-#: Clocks of other machines may be late.
+#: A certificate is valid from this long before now, because other machines' clocks may be behind.
 _EARLIER: Final = timedelta(hours=1)
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9][A-Za-z0-9.-]{0,250}")

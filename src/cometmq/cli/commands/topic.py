@@ -309,8 +309,10 @@ async def delete(
 
 
 async def _stored(cluster: Connected, name: str, brokers: list[str]) -> int:
-    """Return the number of messages of a topic on some brokers. Raises the error of one that does
-    not answer."""
+    """Return the number of messages of a topic on some brokers.
+
+    Raises the error of one of them that does not answer.
+    """
     unread: list[Unread] = []
     stats = await cluster.admin.topic_stats(name, unread=unread)
     for each in unread:
@@ -386,7 +388,7 @@ async def _configs(
     brokers: list[str] | None,
     unread: list[Unread] | None = None,
 ) -> list[TopicConfigRow]:
-    """Return the rows of the configuration on each master that has the topic. Raises as _found."""
+    """Return a row for each master that has the topic. Raises as :func:`_found`."""
     found = await _found(cluster, name, brokers, unread)
     return [
         TopicConfigRow(
@@ -404,9 +406,9 @@ async def _found(
     brokers: list[str] | None,
     unread: list[Unread] | None = None,
 ) -> dict[Broker, TopicConfig]:
-    """Return the configuration on each of these masters that has the topic; of all without names.
+    """Return the configuration of a topic on each master that has it, or on those in ``brokers``.
 
-    Raises NotFound for a broker that is not there, and CometError if none has the topic.
+    Raises NotFound for a broker that does not exist, and CometError if none has the topic.
     """
     admin = cluster.admin
     wanted = {
