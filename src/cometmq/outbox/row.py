@@ -1,15 +1,16 @@
 """Rows of the outbox: their messages, and the pages that a relay takes and settles.
 
-    id             order of the rows                                         set by the table
-    created_ms     wall time of the insert                                   set by the table
-    topic, body
-    order_key      text; null for a message without order
-    headers        JSON: tag, keys, properties, ...
-    published_ms   wall time at which the row was settled                    set by relays
-    sent_as        attempt id of its half message; "" without transactions   set by relays
-    refused        reason why the row cannot be sent                         set by relays
+    column          set by        content
+    topic, body     application   those of the message
+    order_key       application   text; null for a message without order
+    headers         application   JSON: tag, keys, properties, ...
+    id              table         the order of the rows
+    created_ms      table         wall time of the insert
+    published_ms    relay         wall time at which the row was settled
+    sent_as         relay         attempt id of its half message; "" without transactions
+    refused         relay         reason why the row cannot be sent
 
-Applications write the other columns, with :meth:`Outbox.add` or any SQL.
+Applications insert rows with :meth:`Outbox.add` or any SQL.
 """
 
 from __future__ import annotations
