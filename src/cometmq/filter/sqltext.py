@@ -44,7 +44,7 @@ _LONG_DIGITS = 19
 _MAX_QUOTED = 40
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _WORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *_SEARCHES))
-#: Tokens with which a ``unary`` goes on before its primary, and a ``comparison`` after an operand.
+#: Tokens at which a ``unary`` nests deeper, and those at which a ``comparison`` continues.
 _BEFORE_VALUE = frozenset("+-(") | {"NOT"}
 _AFTER_VALUE = frozenset(("<", "<=", ">", ">=", "NOT", "BETWEEN", "IN", *_SEARCHES))
 # All quantifiers are possessive, so a token takes one pass over its characters.

@@ -30,8 +30,8 @@ _LIBRARIES: Final = ("sqlalchemy", "django", "asyncpg", "psycopg")
 def insert(connection: Any, statement: Statement) -> int | None:
     """Run an insert over a connection of SQLAlchemy or Django, and return the new id.
 
-    Returns None, without running it, for a connection of the database's own driver. Raises NotOpen
-    outside of a transaction, and WrongArgument for an async connection.
+    Returns None, without running it, for any other connection: the caller uses the database's own
+    driver. Raises NotOpen outside of a transaction, and WrongArgument for an async connection.
     """
     match _library(connection):
         case "sqlalchemy":

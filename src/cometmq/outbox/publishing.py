@@ -324,7 +324,8 @@ class Halves:
 def checker(sent_as: Callable[[int], Awaitable[str | None]]) -> Checker:
     """Return a checker that commits a half message if its row has the same attempt id.
 
-    ``sent_as`` returns the attempt id of a published row, otherwise None.
+    If the row has another one, it rolls the message back. ``sent_as`` returns the attempt id of a
+    published row, otherwise None.
     """
 
     async def check(message: MessageView) -> bool | None:

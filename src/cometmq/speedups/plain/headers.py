@@ -65,7 +65,7 @@ class Header(NamedTuple):
 
 
 def read_header(header: bytes, forms: Mapping[int, Form]) -> Header:
-    """Parse a header with the form of its code. Raises Odd if ``forms`` has none for the code.
+    """Parse a plain header; ``forms`` has the form of each code. Raises Odd for any other header.
 
     The code must precede the fields; the code, the fields and the opaque are required.
     """
