@@ -121,7 +121,7 @@ class Viewers:
         self._anonymous: Viewer | None = None
 
     async def start(self) -> None:
-        """Open the own client and begin to watch its cluster."""
+        """Open the client of the process and begin to watch its cluster."""
         await self._own.start()
         cluster = WatchedCluster(self._own, self._clock, self._own_account, self._history)
         cluster.start()
@@ -210,7 +210,7 @@ class Viewers:
     async def _cluster(self, access_key: str, secret_key: str) -> WatchedCluster:
         """Return the cluster as the account sees it. Raises LoginRefused."""
         known = self._accounts.get(access_key)
-        # The secret of the own account is known here, so no broker has to check it.
+        # The secret of the process's own account is known, so no broker has to check it.
         if (
             known is not None
             and access_key == self._own_account

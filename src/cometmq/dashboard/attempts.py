@@ -27,7 +27,7 @@ _Name = tuple[str, str]
 class Attempts:
     """Login attempts of the last minute.
 
-    An attempt counts as failed from its begin until it succeeds, so that concurrent attempts cannot
+    An attempt counts as failed from its start until it succeeds, so that concurrent attempts cannot
     exceed the limits.
     """
 

@@ -1,4 +1,4 @@
-"""Schemas of topics, from a folder of the operator, and bodies decoded with them.
+"""Schemas of topics, read from a folder, and the decoding of bodies with them.
 
 The folder has one file per topic. The file name begins with the topic, which has no dot:
 
@@ -53,7 +53,7 @@ class TopicSchema:
     starts_of: Callable[[bytes], Iterator[int]]
 
     def told(self, body: bytes) -> Told:
-        """Decode a body, at the first of its possible begins that fits."""
+        """Decode a body, from the first of the possible positions that fits."""
         if len(body) > shown.TEXT_BYTES_MAX:
             return Told(self.form, None, "it is larger than 64 KiB")
         problems = []
@@ -110,8 +110,8 @@ def load_schemas(folder: Path) -> Schemas:
 
 def _avro(text: str) -> TopicSchema:
     def starts_of(body: bytes) -> Iterator[int]:
-        # A value without a header may begin with the same bytes. Then the wrong begin fails: the
-        # rest would have to match the schema up to the last byte.
+        # A value without a header may begin with the same bytes. Reading it after a header then
+        # fails: the rest would have to match the schema up to the last byte.
         if body.startswith(_SINGLE_OBJECT):
             yield _SINGLE_OBJECT_BYTES
         elif body.startswith(b"\0"):

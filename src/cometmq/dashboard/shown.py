@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-#: Bytes at the begin of a body that the page shows; the whole body can be downloaded.
+#: Bytes at the beginning of a body that the page shows; the whole body can be downloaded.
 TEXT_BYTES_MAX: Final = 64 * 1024
 #: Characters of indented JSON: indentation makes a small but deeply nested body huge.
 JSON_CHARACTERS_MAX: Final = 1024 * 1024

@@ -24,7 +24,7 @@ from cometmq.protocol.framer import MAX_FRAME_BYTES
 T = TypeVar("T")
 
 #: Alternatives: a string; blanks; two or more array items with their commas; a punctuation mark; a
-#: run of other characters. A quotation mark alone is the begin of an unclosed string. All
+#: run of other characters. A quotation mark alone is the start of an unclosed string. All
 #: quantifiers are possessive, so no byte is scanned more than twice.
 _TOKEN: Final = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"|[ \t\r\n]++|(?:[^ \t\r\n{}\[\],:"]++,){2,}+'

@@ -327,7 +327,7 @@ def head_pieces(
     flag: int = 0,
     remark: str | None = None,
 ) -> tuple[bytes, ...]:
-    """Return the constant pieces of a JSON header without length fields; values go between them.
+    """Return the constant pieces of a JSON header without length fields, for values between them.
 
     The values are those of the fields ``names``, in that order, and then the opaque. ``ext`` must
     have these fields in the same order; their values in it are ignored.

@@ -83,7 +83,7 @@ class HeaderTooLarge(RemoteProtocolError):
         )
 
 
-#: First two bytes of a TLS handshake. As the begin of a frame's length they mean 369 MB.
+#: First two bytes of a TLS handshake. Read as a frame's length they mean 369 MB.
 _TLS_HANDSHAKE: Final = 0x1603
 
 

@@ -243,9 +243,10 @@ async def edit(request: Request) -> Response:
 
 
 def _sent(request: Request, before: Account | None) -> Account:
-    """Return the account that a form describes; ``before`` is the changed one. Raises InputRefused.
+    """Return the account that a form describes. Raises InputRefused.
 
-    An empty secret keeps the present one.
+    ``before`` is the account as it is now, None for a new one. An empty secret keeps the present
+    one.
     """
     key = before.access_key if before else field(request, "key")
     secret = field(request, "secret")

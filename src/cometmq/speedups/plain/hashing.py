@@ -53,8 +53,8 @@ def put_keys(
     """Return the index entries of keys, and the number of slots that were empty before.
 
     Updates ``slots`` (native int32) to point to the new entries. ``hashes``, ``places`` (physical
-    offsets) and ``times_ms`` (store times) are columns of native int64. ``begin_ms`` is the begin
-    timestamp of the index file, ``first`` the number of the first entry. Raises ValueError if the
+    offsets) and ``times_ms`` (store times) are columns of native int64. ``begin_ms`` is the first
+    store time of the index file, ``first`` the number of the first entry. Raises ValueError if the
     columns have different lengths or if there are no slots.
     """
     count, used = len(hashes), 0
