@@ -56,33 +56,27 @@ _DAY_MS: Final = 24 * 60 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """Settings of a relay.
+    """Settings of a relay. Raises SettingsError for a number below its least value.
 
-        page_rows, page_bytes  a page has at most ``page_rows`` rows; their bodies exceed
-                               ``page_bytes`` by at most one body
-        page_ms                time after which no more rows of a page are sent, and it is settled:
-                               a database may end a transaction that is open for too long
-        poll_interval_ms       pause when there is nothing to send
-        retry_pause_ms         pause after a failure, doubled for each further one
-        max_retry_pause_ms     longest pause after a failure
-        hold_keys              hold back the rows after a refused row of their key, until an
-                               operator retries or discards it
-        keep_ms                time for which published rows are kept; 0 deletes them at once
-        transactional          send rows without an order key as transactional messages of the
-                               producer ``group``; published rows are then kept for a day, unless
-                               ``keep_ms`` is set
-
-    Raises SettingsError for a number below its least value.
+    A page has at most ``page_rows`` rows; their bodies exceed ``page_bytes`` by at most one body.
     """
 
     page_rows: int = 512
     page_bytes: int = 4 * 1024 * 1024
+    #: Time after which no more rows of a page are sent, and the page is settled: a database may end
+    #: a transaction that is open for too long.
     page_ms: int = 20_000
+    #: Pause when there is nothing to send.
     poll_interval_ms: int = 100
+    #: Pause after a failure; it doubles with each further one, up to ``max_retry_pause_ms``.
     retry_pause_ms: int = 200
     max_retry_pause_ms: int = 10_000
+    #: Hold back the rows after a refused row of their key, until an operator retries or discards it.
     hold_keys: bool = True
+    #: Time for which published rows are kept, for inspection; 0 deletes them at once.
     keep_ms: int = 0
+    #: Send rows without an order key as transactional messages of the producer ``group``. Published
+    #: rows are then kept for a day, unless ``keep_ms`` is set.
     transactional: bool = False
     group: str = "OUTBOX_RELAY"
 
