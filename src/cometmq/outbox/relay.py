@@ -71,7 +71,7 @@ class RelaySettings:
     #: Pause after a failure; it doubles with each further one, up to ``max_retry_pause_ms``.
     retry_pause_ms: int = 200
     max_retry_pause_ms: int = 10_000
-    #: Hold back the rows after a refused row of their key, until an operator retries or discards it.
+    #: Hold back rows after a refused row of their key, until an operator retries or discards it.
     hold_keys: bool = True
     #: Time for which published rows are kept, for inspection; 0 deletes them at once.
     keep_ms: int = 0
