@@ -1,21 +1,21 @@
-"""CometMQ: Apache RocketMQ rebuilt in Python: broker, name server, clients, tools, Spark.
+"""CometMQ: Apache RocketMQ in Python, with broker, name server, clients, tools and Spark source.
 
     async with cometmq.Client("127.0.0.1:9876") as client:
         await client.send("orders", b"...", tag="paid", keys=["A17"])
         async for message in client.subscribe("orders", group="billing"):
-            async with message.processing():  # an exception sends it to be retried
+            async with message.processing():  # after an exception the message is retried
                 print(message.body)
 
     Client, BlockingClient    send and consume, with an event loop and without
-    ClientConfig              all their settings
+    ClientConfig              settings of both clients
     Message, MessageView      a message to send, and a received one
     TypedTopic                values instead of bytes: client.topic("orders", Order)
-    Admin                     topics, groups, stored messages, servers
-    SqliteOutbox, Relay       messages that are part of a transaction of a database
+    Admin                     operations on topics, groups, stored messages and servers
+    SqliteOutbox, Relay       messages that are committed in a database transaction, then sent
     CometError                the root of all errors
 
 ``cometmq start`` runs a name server and a broker; the pytest fixture ``cometmq_cluster`` runs them
-for a test. The names below are loaded when they are first used.
+for a test. The module of each public name is imported when the name is first used.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     # An assignment, because type checkers take an import under another name for a private one.
     BlockingClient = _blocking.Client
 
-#: The one place of the version: packages take it from here.
+#: The only place that states the version; the build reads it from here.
 __version__ = "0.1.0.dev0"
 
 _ERRORS = (
@@ -93,6 +93,7 @@ _ERRORS = (
     "WrongArgument",
 )
 _STRATEGIES = ("ByConfig", "ConsistentHash", "MachineRoom", "MachineRoomNearby")
+#: The module of each public name, with ``:attribute`` if it has another name there.
 _HOMES = {
     "Admin": "cometmq.admin.api",
     "BadFilter": "cometmq.filter.sqltext",

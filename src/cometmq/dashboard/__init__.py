@@ -1,1 +1,1 @@
-"""The web page: what a cluster does now, and changes to it, over the admin protocol only."""
+"""The dashboard: a web page that shows and changes a cluster, over the admin protocol only."""

@@ -1,10 +1,12 @@
-"""Viewers of the page: logins, their accounts and their tokens, in the memory of this process.
+"""Viewers of the dashboard: their logins, accounts and tokens. All are kept in memory only.
 
-A cluster without accounts needs no login: all viewers share one anonymous viewer. Otherwise each
-login is tried on the cluster itself, with a client that signs by the account. Viewers of one
-account share a client, which ends with the last of their logins; logins end when the brokers refuse
-the account. A cookie holds a random token; the token for changes is derived from it, so that
-another page, which cannot read the cookie, cannot make it. Nothing of this is written to a file.
+    no access control   no login: everybody shares one anonymous viewer
+    access control      a login is tried on the cluster, by a client with the entered credentials
+
+Viewers of one account share a client, which is closed after the last of their logins ends. Logins
+end when all brokers refuse the account. The cookie of a login holds a random token. A form that
+changes something sends a second token, derived from the first: another site cannot read the cookie,
+so it cannot compute the second token.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ VIEWERS_MAX: Final = 256
 ACCOUNTS_MAX: Final = 16
 #: A login that is not used ends after this time.
 LOGIN_MS: Final = 8 * 3_600_000
-#: A login ends after this time also if it is used: a page that is open polls, and so uses it.
+#: A login in use ends after this time too: an open page polls, so its login never becomes unused.
 LOGIN_LASTS_MS: Final = 12 * 3_600_000
-#: Logins that have ended are looked for at this interval.
+#: Interval at which ended logins are removed.
 SWEEP_MS: Final = 30_000
-#: Outcomes of changes of one viewer that no page has taken yet; the oldest goes.
+#: Outcomes of one viewer's changes that no page has shown yet; the oldest is dropped first.
 OUTCOMES_MAX: Final = 32
 #: Logins that are tried on the cluster at one time.
 _TRIALS_MAX: Final = 8
@@ -56,9 +58,8 @@ class LoginRefused(CometError):
 class Outcomes:
     """Results of one viewer's changes, kept until a page has shown them once.
 
-    A change answers with a redirect, so that a browser that reloads the page after it does not
-    repeat the change. The page behind the redirect takes the outcome by a token that only its
-    address has.
+    The response to a change is a redirect, so that reloading the page does not repeat the change.
+    The redirect's URL has a token by which the next page takes the outcome.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,10 @@ class Outcomes:
 
 @dataclass(slots=True)
 class Viewer:
-    """Somebody who looks at the page, with a cluster as their account sees it."""
+    """One login, or the anonymous viewer, with the cluster as its account sees it.
+
+    ``begun_ms`` and ``used_ms`` are monotonic.
+    """
 
     cluster: WatchedCluster
     token: str = field(repr=False)
@@ -97,7 +101,8 @@ class Viewer:
 class Viewers:
     """All viewers. ``own`` is the client that the process was started with, open or not.
 
-    If it has credentials, a login must have the same or others that the cluster accepts.
+    If ``own`` has credentials, everybody must log in, with these or with others that the cluster
+    accepts.
     """
 
     def __init__(self, own: Client, clock: Clock) -> None:
@@ -116,7 +121,7 @@ class Viewers:
         self._anonymous: Viewer | None = None
 
     async def start(self) -> None:
-        """Open the client and begin to watch its cluster."""
+        """Open the client of the process and begin to watch its cluster."""
         await self._own.start()
         cluster = WatchedCluster(self._own, self._clock, self._own_account, self._history)
         cluster.start()
@@ -134,7 +139,10 @@ class Viewers:
         self._accounts.clear()
 
     def of(self, token: str) -> Viewer | None:
-        """Return the viewer of a cookie, or the anonymous one; None if a login is needed."""
+        """Return the viewer of a cookie's token, or the anonymous one; None if a login is needed.
+
+        An empty token stands for a request without a cookie.
+        """
         now_ms = self._clock.monotonic_ms()
         viewer = self._viewers.get(self._name(token)) if token else None
         if viewer is not None:
@@ -142,7 +150,7 @@ class Viewers:
                 viewer.used_ms = now_ms
                 self._viewers.move_to_end(self._name(token))
                 return viewer
-            # The sweep closes its client.
+            # The next sweep closes its client, if no other login uses it.
             del self._viewers[self._name(token)]
         if self._anonymous is None or self._anonymous.cluster.is_refused:
             return None
@@ -153,9 +161,9 @@ class Viewers:
         return viewer is self._anonymous
 
     async def log_in(self, access_key: str, secret_key: str, address: str = "") -> Viewer:
-        """Return a new viewer with an account that the cluster accepts. Raises LoginRefused.
+        """Return a new viewer for an account that the cluster accepts. Raises LoginRefused.
 
-        ``address`` is where the login comes from; failed ones count by it.
+        ``address`` is the browser's address, by which failed logins are counted and limited.
         """
         now_ms = self._clock.monotonic_ms()
         if not self._attempts.begin(address, access_key, now_ms):
@@ -171,12 +179,12 @@ class Viewers:
         return viewer
 
     async def log_out(self, token: str) -> None:
-        """End a login, and the client of its account if nobody else uses it."""
+        """End a login, and close the client of its account if no other login uses it."""
         self._viewers.pop(self._name(token), None)
         await self.sweep()
 
     async def sweep(self) -> None:
-        """End logins that are too old or refused, and accounts that nobody uses."""
+        """End logins that are too old or refused, and close the clients of unused accounts."""
         async with self._keeping:
             now_ms = self._clock.monotonic_ms()
             for name, viewer in list(self._viewers.items()):
@@ -200,8 +208,9 @@ class Viewers:
         return is_fresh and not viewer.cluster.is_shut_out
 
     async def _cluster(self, access_key: str, secret_key: str) -> WatchedCluster:
+        """Return the cluster as the account sees it. Raises LoginRefused."""
         known = self._accounts.get(access_key)
-        # The account of this process needs no proof by a broker: its secret is here.
+        # The secret of the process's own account is known, so no broker has to check it.
         if (
             known is not None
             and access_key == self._own_account
@@ -214,7 +223,8 @@ class Viewers:
             credentials = Credentials(access_key, secret_key)
         except CometError as error:
             raise LoginRefused(str(error)) from None
-        # An address on a white list is served without an account: then nothing proves who this is.
+        # Brokers serve white-listed addresses without checking signatures. If a wrong secret is
+        # accepted, an accepted login proves nothing.
         wrong = Client(config=replace(self._own.config, credentials=_wrong(credentials)))
         async with wrong:
             if not all(await _refusals(wrong)):
@@ -223,7 +233,7 @@ class Viewers:
         client = Client(config=replace(self._own.config, credentials=credentials))
         await client.start()
         try:
-            # A broker may not know the account: then it refuses its requests later, too.
+            # One broker that accepts is enough: others may not have the account.
             if all(await _refusals(client)):
                 raise LoginRefused("the cluster does not accept this access key and secret key")
         except BaseException:
@@ -233,7 +243,11 @@ class Viewers:
             return await self._keep(credentials, client)
 
     async def _keep(self, credentials: Credentials, client: Client) -> WatchedCluster:
-        """Return the cluster of an account; one with another secret ends."""
+        """Return the cluster of an account; the known one if its secret is the same.
+
+        An account that is known with another secret ends first, and so do the least recently used
+        accounts beyond ACCOUNTS_MAX.
+        """
         account = credentials.access_key
         known = self._accounts.get(account)
         if known is not None:
@@ -259,7 +273,10 @@ class Viewers:
         await cluster.close()
 
     def _name(self, token: str) -> str:
-        """Return the key of a token. A look-up of a keyed hash tells nothing about tokens."""
+        """Return the key under which a token is stored: a keyed hash.
+
+        The time of a look-up then reveals nothing about stored tokens.
+        """
         return hmac.new(self._secret, token.encode(), hashlib.sha256).hexdigest()
 
 
@@ -271,6 +288,7 @@ def _same_secret(credentials: Credentials | None, secret_key: str) -> bool:
 
 
 def _wrong(credentials: Credentials) -> Credentials:
+    """Return the credentials with a random secret instead of theirs."""
     return replace(credentials, secret_key=secrets.token_urlsafe(32))
 
 
@@ -283,7 +301,7 @@ async def _is_shut_out(client: Client) -> bool:
 
 
 async def _refusals(client: Client) -> list[bool]:
-    """Return for each broker that answers whether it refuses requests of an account.
+    """Return one entry per broker that answers: True if it refuses the client's account.
 
     Raises LoginRefused if none answers.
     """

@@ -1,4 +1,4 @@
-"""The page as a whole: its routes, and the server that runs it in the caller's event loop."""
+"""The web application: its routes, and the server that runs it in the caller's event loop."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Time that requests have to finish when the server stops.
 _STOP_S: Final = 3
 
 
 def build(viewers: Viewers, place: Place, options: Options) -> Starlette:
-    """Return the application."""
+    """Return the ASGI application: all pages and static files, behind the guard."""
     routes: list[Route | Mount] = [
         *(route for module in _PAGES for route in module.ROUTES),
         Mount("/static", StaticFiles(packages=[("cometmq.dashboard", "static")])),
@@ -75,7 +76,7 @@ _PAGES: Final = (
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """Return a page that says what a server refused, or that it did not answer."""
+    """Return the page for an error of a handler: 404, 400 for bad input, otherwise 502."""
     if isinstance(error, NotFound | RouteNotFound):
         return render(request, "failed.html", 404, title="Not found", error=str(error))
     status = 400 if isinstance(error, InputRefused) else 502
@@ -99,10 +100,10 @@ async def running_dashboard(
     defaults: Mapping[str, str] | None = None,
     schemas: Schemas | None = None,
 ) -> AsyncIterator[str]:
-    """Serve the page of a client's cluster; yield its URL. The client is closed at the end.
+    """Serve the dashboard of a client's cluster; yield its URL. The client is closed at the end.
 
-    Raises SettingsError for a page that would let anybody on the network change the cluster, and
-    OSError for a port in use.
+    ``defaults`` are the default settings of a CometMQ broker, by name. Raises SettingsError if
+    anybody on the network could change the cluster without a login, and OSError for a port in use.
     """
     is_local = is_loopback(place.address)
     if allow_changes and not is_local and client.config.credentials is None:
@@ -144,7 +145,7 @@ async def running_dashboard(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, without handlers of signals: the command has its own."""
+    """uvicorn's server without its signal handlers: the CLI command installs its own."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

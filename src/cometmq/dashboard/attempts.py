@@ -1,8 +1,10 @@
 """Failed logins within a minute, by address and by account, in bounded memory.
 
-One address may fail a few times, so it cannot guess, nor keep others out. One account may fail more
-often, counted over all addresses, which limits how fast many machines together can guess. Addresses
-of IPv6 count by their first 64 bits, which one machine usually has for itself.
+    per address   a low limit: one machine can neither guess secrets nor lock an account for others
+    per account   a higher limit over all addresses: slows many machines that guess together
+
+IPv6 addresses count by their first 64 bits, because one machine usually has such a network for
+itself.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-#: Failed logins of an address, and of an account, after which further ones are refused.
+#: Failed logins within a minute after which logins of an address, or of an account, are refused.
 ADDRESS_FAILURES_MAX: Final = 10
 ACCOUNT_FAILURES_MAX: Final = 50
-#: Addresses and accounts that are remembered; the one that failed longest ago is forgotten first.
+#: Addresses and accounts that are remembered; the one with the oldest attempt is dropped first.
 NAMES_MAX: Final = 4_096
 MINUTE_MS: Final = 60_000
 _NAME_CHARS_MAX: Final = 128
@@ -23,13 +25,17 @@ _Name = tuple[str, str]
 
 
 class Attempts:
-    """Logins that count as failed until they succeed, so that attempts at one time count too."""
+    """Login attempts of the last minute.
+
+    An attempt counts as failed from its start until it succeeds, so that concurrent attempts cannot
+    exceed the limits.
+    """
 
     def __init__(self) -> None:
         self._failed_ms: OrderedDict[_Name, list[int]] = OrderedDict()
 
     def begin(self, address: str, account: str, now_ms: int) -> bool:
-        """Count an attempt; return False, without counting it, if there were too many."""
+        """Count an attempt and return True; return False, without counting it, at a limit."""
         limits = _limits(address, account)
         for name in limits:
             recent = [at for at in self._failed_ms.get(name, ()) if now_ms - at < MINUTE_MS]
@@ -43,7 +49,7 @@ class Attempts:
         return True
 
     def succeed(self, address: str, account: str, begun_ms: int) -> None:
-        """Take back an attempt that began at a time."""
+        """Remove an attempt, which has succeeded; ``begun_ms`` is what :meth:`begin` received."""
         for name in _limits(address, account):
             failed_ms = self._failed_ms.get(name, [])
             if begun_ms in failed_ms:
@@ -60,7 +66,10 @@ def _limits(address: str, account: str) -> dict[_Name, int]:
 
 
 def network_of(address: str) -> str:
-    """Return what an address counts as: itself, or of IPv6 its first 64 bits."""
+    """Return the key by which an address counts: the first 64 bits of IPv6, otherwise itself.
+
+    A text that is not an address is its own key, cut to 128 characters.
+    """
     try:
         found = ip_address(address)
     except ValueError:

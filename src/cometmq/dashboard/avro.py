@@ -1,7 +1,7 @@
-"""Avro values by a schema that is known. Pure, and without a library.
+"""A decoder for Avro's binary encoding, with a given schema. Pure, and without a library.
 
-A body may be hostile: a value nests DEPTH_MAX levels at most and has VALUES_MAX values at most, so
-that a block of a million nulls, which take no bytes, ends at once.
+A body may be hostile, so a value has at most DEPTH_MAX levels and VALUES_MAX values. Without the
+second limit an array of nulls, which take no bytes, could have any length.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UnfitBody(ValueError):
-    """A body does not have the schema; the message says where."""
+    """A body does not match the schema; the message says where."""
 
 
 class AvroSchema:
-    """A schema, from its JSON. Raises ValueError for one that cannot be used."""
+    """A schema, parsed from JSON. Raises ValueError if the schema is invalid."""
 
     def __init__(self, text: str) -> None:
         self._types: dict[str, Any] = {}
@@ -37,7 +37,7 @@ class AvroSchema:
             raise ValueError(f"it is not a schema of Avro: {error!r}") from None
 
     def read(self, body: bytes) -> object:
-        """Return the value of a whole body, for JSON. Raises UnfitBody."""
+        """Decode a whole body to a value that JSON can represent. Raises UnfitBody."""
         reader = _Reader(body, self._types)
         value = reader.value(self._root, 0)
         if reader.at != len(body):
@@ -45,7 +45,10 @@ class AvroSchema:
         return value
 
     def _known(self, schema: Any, namespace: str) -> Any:
-        """Return a schema with full names; a named type is kept, and becomes its name."""
+        """Return a schema in which names are full names. Raises ValueError for an unknown type.
+
+        A named type is stored in ``_types``, and its full name is returned instead.
+        """
         if isinstance(schema, list):
             return [self._known(each, namespace) for each in schema]
         if isinstance(schema, str):
@@ -98,7 +101,7 @@ def _check_symbols(name: str, symbols: object) -> None:
 
 
 class _Reader:
-    """A reader of values; ``at`` is the position behind the last one."""
+    """A reader of consecutive values; ``at`` is the position after the last one."""
 
     def __init__(self, body: bytes, types: Mapping[str, Any]) -> None:
         self._body = body
@@ -107,7 +110,7 @@ class _Reader:
         self.at = 0
 
     def value(self, schema: Any, depth: int) -> object:
-        """Return the next value. Raises UnfitBody."""
+        """Decode the next value, which is ``depth`` levels deep. Raises UnfitBody."""
         self._left -= 1
         if depth > DEPTH_MAX or self._left < 0:
             raise UnfitBody(f"more than {VALUES_MAX:,} values, or {DEPTH_MAX} levels")
@@ -142,7 +145,7 @@ class _Reader:
     def _blocks(self) -> Iterator[int]:
         """Yield once for each item of an array or a map."""
         while count := self._number():
-            if count < 0:  # the size of the block in bytes follows
+            if count < 0:  # then the block's size in bytes follows, which is not needed
                 count = -count
                 self._number()
             if count > self._left:
@@ -156,6 +159,7 @@ class _Reader:
         return choices[index]
 
     def _number(self) -> int:
+        """Decode an int or a long: a varint of at most 10 bytes, zigzag."""
         value = 0
         for index in range(10):
             byte = self._take(1)[0]
@@ -180,13 +184,14 @@ class _Reader:
 
 
 def _shown(raw: object, schema: Mapping[str, Any]) -> object:
-    """Return a value as people read it: dates, times and decimals in words, bytes in hex."""
+    """Return a value for display: dates and timestamps in ISO 8601, decimals as digits, bytes in
+    hex."""
     read = _LOGICAL.get(str(schema.get("logicalType")))
     if read is not None:
         try:
             return read(raw, schema)
         except (ArithmeticError, TypeError, ValueError):
-            pass  # a time beyond year 9999, or a type that its schema must not have
+            pass  # a time after year 9999, or a logical type on the wrong type: show the raw value
     return raw.hex(" ") if isinstance(raw, bytes) else raw
 
 

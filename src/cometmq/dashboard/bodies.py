@@ -1,13 +1,13 @@
-"""Bodies of messages as text, by the form that their bytes have. Pure.
+"""Message bodies as text, in each format that their bytes match. Pure, without schemas.
 
-No form needs a schema. A body may be hostile: each form takes time that is linear in the first
-64 KiB, nests 32 levels at most, and ends after a number of lines.
+A body may be hostile, so the work for each format is bounded: in the bytes that it reads (64 KiB),
+in its levels (DEPTH_MAX), and in the values or lines that it returns (LINES_MAX).
 
     gzip         1f 8b, then deflate; unpacked up to 64 KiB
     confluent    00, schema id (4 bytes, big endian), payload; for Protobuf an index before it
-    messagepack  a whole map or array
-    protobuf     whole fields: tag (number << 3 | wire type), value; what a length-delimited one
-                 holds is guessed: text, then a message, then bytes
+    messagepack  exactly one map or array
+    protobuf     fields up to the end: tag (number << 3 | wire type), value. The content of a
+                 length-delimited field is guessed: text, otherwise a message, otherwise bytes
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from cometmq.dashboard import shown
 DEPTH_MAX: Final = 32
 LINES_MAX: Final = 10_000
 _GZIP: Final = b"\x1f\x8b"
+#: ``wbits`` of zlib for a gzip header and the largest window.
 _GZIP_WINDOW: Final = 31
 _HEX_BYTES_MAX: Final = 64
 _NOT_SHOWN: Final = "…"
@@ -33,7 +34,10 @@ class _NotThis(Exception):
 
 
 def forms_of(body: bytes) -> dict[str, str | None]:
-    """Return a body in all forms, the most telling first; None for those that it does not have."""
+    """Return a body by format, the most specific first; None for a format that does not match.
+
+    A body that is printable text is not tried as a binary format.
+    """
     is_text = _printable(body[: shown.TEXT_BYTES_MAX]) is not None
     found: dict[str, str | None] = {"json": shown.body_json(body)}
     found |= {name: None if is_text else make(body) for name, make in _FORMS.items()}
@@ -41,7 +45,7 @@ def forms_of(body: bytes) -> dict[str, str | None]:
 
 
 def gzip(body: bytes) -> str | None:
-    """Return what a gzip file holds, up to 64 KiB of it; None if it is none."""
+    """Return the content of a gzip file as text, up to 64 KiB of it; None if the body is none."""
     if not body.startswith(_GZIP):
         return None
     try:
@@ -53,12 +57,12 @@ def gzip(body: bytes) -> str | None:
 
 
 def confluent(body: bytes) -> str | None:
-    """Return the schema id of a body that Confluent's serializers wrote, and its payload."""
+    """Return schema id and payload of a body from Confluent's serializers; None if it is none."""
     if len(body) < 6 or body[0] != 0:
         return None
     payload = body[5 : 5 + shown.TEXT_BYTES_MAX]
     lines = [f"schema id {int.from_bytes(body[1:5], 'big')}, payload of {len(body) - 5:,} bytes:"]
-    # An index of 0 names the first message of a schema of Protobuf.
+    # With Protobuf, an index precedes the payload: 0 for the first message type of the schema.
     fields = protobuf(payload[1:]) if payload[0] == 0 else None
     return "\n".join([*lines, fields or _best(payload)])
 
@@ -101,7 +105,7 @@ _CONTAINERS: Final = (b"\xdc", b"\xdd", b"\xde", b"\xdf")
 
 
 def _best(content: bytes) -> str:
-    """Return content in the first form that it has."""
+    """Return content in the first format that it matches, or as a hex dump."""
     text = shown.body_json(content) or _printable(content)
     return text or messagepack(content) or protobuf(content) or shown.body_hex(content)
 
@@ -110,7 +114,7 @@ def _printable(content: bytes) -> str | None:
     """Return content as text; None if it is not UTF-8, or has control characters."""
     text = shown.body_text(content)
     if text is None:
-        # A character may be cut at the end.
+        # The limit may have cut the last character, of at most four bytes.
         try:
             text = content[:-3].decode() if len(content) >= shown.TEXT_BYTES_MAX else None
         except UnicodeDecodeError:
@@ -121,7 +125,7 @@ def _printable(content: bytes) -> str | None:
 
 
 class _MessagePack:
-    """A reader of values; ``at`` is the position behind the last one."""
+    """A reader of consecutive values; ``at`` is the position after the last one."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -129,7 +133,7 @@ class _MessagePack:
         self.at = 0
 
     def value(self, depth: int) -> object:
-        """Return the next value. Raises _NotThis."""
+        """Decode the next value, which is ``depth`` levels deep. Raises _NotThis."""
         self._left -= 1
         if depth > DEPTH_MAX or self._left < 0:
             raise _NotThis
@@ -147,7 +151,7 @@ class _MessagePack:
         return self._long(kind, depth)
 
     def _long(self, kind: int, depth: int) -> object:
-        """Return a value whose kind has a byte of its own."""
+        """Decode a value whose first byte is only its type; shorter ones hold a length too."""
         if kind in _CONSTANTS:
             return _CONSTANTS[kind]
         if kind in _NUMBERS:
@@ -207,7 +211,7 @@ _NUMBERS: Final = {
     0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q",
     0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q",
 }  # fmt: skip
-#: Bytes of the length that follows, and what has this length.
+#: By type: the number of bytes of its length field, and the form of the value after that field.
 _LENGTHS: Final = {
     0xC4: (1, "bytes"), 0xC5: (2, "bytes"), 0xC6: (4, "bytes"),
     0xC7: (1, "extension"), 0xC8: (2, "extension"), 0xC9: (4, "extension"),
@@ -217,7 +221,10 @@ _LENGTHS: Final = {
 
 
 def _fields(body: bytes, depth: int) -> list[str]:
-    """Return a line for each field. Each byte is read once a level. Raises _NotThis."""
+    """Return the lines of a Protobuf message, one or more per field. Raises _NotThis.
+
+    Reads each byte at most once per level.
+    """
     if depth > DEPTH_MAX:
         raise _NotThis
     indent, lines, at = "  " * depth, [], 0
@@ -243,6 +250,7 @@ def _fields(body: bytes, depth: int) -> list[str]:
 
 
 def _guessed(part: bytes, name: str, depth: int) -> list[str]:
+    """Return the lines of a length-delimited field: text, a nested message, or bytes."""
     text = _printable(part)
     if text is not None:
         return [f"{name}: {json.dumps(text, ensure_ascii=False)}"]

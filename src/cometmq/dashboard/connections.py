@@ -1,4 +1,4 @@
-"""Connections of browsers, with limits on their number and on the time in which nothing happens.
+"""Connections of browsers, with limits on their number and on how long a peer may be idle.
 
 uvicorn limits only the pause between two requests. Without further limits, a connection would stay
 open for ever if the peer sends no request or only a part of one, or does not read the response:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REQUEST_S: Final = 10.0
 STALLED_S: Final = 30.0
 CONNECTIONS_MAX: Final = 512
-#: A browser opens 6 at most; several may come from one address.
+#: A browser opens at most 6 connections; several browsers may share an address.
 PER_ADDRESS_MAX: Final = 64
 
 
@@ -86,7 +86,7 @@ class BrowserConnection(H11Protocol):
         return len(same) > PER_ADDRESS_MAX
 
     def _is_answering(self) -> bool:
-        # uvicorn declares that there always is a request.
+        # The annotation corrects uvicorn's, which leaves out None (no request yet).
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 

@@ -1,7 +1,7 @@
 """Charts as SVG, drawn by the server: lines over time, small lines in tables, bars.
 
-A drawing stretches to the width of its place, so it has no text; labels are beside it. Colours are
-those of the style sheet, by class. Coordinates are the only thing that varies.
+A chart stretches to the width of its container, which would distort text, so the template writes
+the labels beside it. Colours are CSS classes of the style sheet.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 600
 _HEIGHT: Final = 100
-#: A gap is not bridged if it is longer than this and than this number of usual gaps.
+#: A line is interrupted where two samples are further apart than both _GAP_MS and _GAP_FACTOR
+#: times the median distance.
 _GAP_MS: Final = 90_000
 _GAP_FACTOR: Final = 3
+#: Leading digits at which an axis may end.
 _STEPS: Final = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 #: Round durations, in seconds.
 DURATIONS: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_200, 3_600, 7_200, 14_400, 43_200, 86_400)
@@ -44,7 +46,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart for a template: the drawing, its labels, and the values under the pointer."""
+    """A chart for a template.
+
+    ``top`` and ``middle`` label the value axis, ``since`` is the length of the time axis,
+    ``readings`` are the values that the script shows under the pointer.
+    """
 
     svg: Markup
     lines: tuple[Line, ...]
@@ -66,7 +72,8 @@ def chart(
 ) -> Chart:
     """Return a chart of the last ``span_ms``, or of less if the samples begin later.
 
-    The axis ends at one of ``steps``, if there are some and they are large enough.
+    The value axis ends at the first of ``steps`` that is large enough, otherwise at a round number.
+    ``form`` formats values.
     """
     begin_ms = now_ms - span_ms
     cut = [
@@ -94,7 +101,7 @@ def chart(
 
 
 def spark(samples: Sequence[Sample], colour: int = 1) -> Markup:
-    """Return a small line without axes; empty without samples."""
+    """Return a small line without axes; empty for fewer than two samples."""
     if len(samples) < 2:
         return Markup("")
     begin_ms, end_ms = samples[0].at_ms, samples[-1].at_ms
@@ -107,7 +114,7 @@ def spark(samples: Sequence[Sample], colour: int = 1) -> Markup:
 
 
 def bar(ratio: float, *, warn: float = 0.75, bad: float = 0.85) -> Markup:
-    """Return a bar that is filled to a ratio, in the colour of a warning above ``warn``."""
+    """Return a bar that is filled to a ratio from 0 to 1, coloured from ``warn`` and ``bad`` on."""
     within = min(max(ratio, 0.0), 1.0)
     state = "bad" if within >= bad else "warn" if within >= warn else "ok"
     return Markup(
@@ -118,7 +125,7 @@ def bar(ratio: float, *, warn: float = 0.75, bad: float = 0.85) -> Markup:
 
 
 def ceiling(value: float) -> float:
-    """Return the round number at or above a value at which an axis ends; at least 1."""
+    """Return the smallest round number that is not below a value, and at least 1."""
     if value <= 1:
         return 1.0
     power = 10.0 ** (len(str(int(value))) - 1)
@@ -144,9 +151,9 @@ def _area(points: Sequence[tuple[float, float]], colour: int) -> Markup:
 
 
 def _runs(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """Split samples where some are missing."""
+    """Split samples at gaps."""
     pauses_ms = sorted(later.at_ms - each.at_ms for each, later in pairwise(samples))
-    # A large or slow cluster is asked less often than others.
+    # The usual distance differs: a large or slow cluster is polled less often.
     usual_ms = pauses_ms[len(pauses_ms) // 2] if pauses_ms else 0
     gap_ms = max(_GAP_MS, _GAP_FACTOR * usual_ms)
     runs: list[list[Sample]] = []
@@ -166,7 +173,10 @@ def _thinned(samples: Sequence[Sample], most: int) -> Sequence[Sample]:
 def _readings(
     lines: Sequence[Line], begin_ms: int, end_ms: int, form: Callable[[float | None], str]
 ) -> str:
-    """Return the values by position, for the script: ``x|time|text of each line``, a line each."""
+    """Return one row per sample of the first line, for the script: ``x|time|value|value...``.
+
+    ``x`` is the position from 0 to 1; there is one value per line of the chart.
+    """
     if not lines:
         return ""
     rows = []

@@ -1,13 +1,13 @@
-"""Checks of every request before a page is made: addresses, logins, tokens, response headers.
+"""Checks of every request before a handler runs: host, login, token; and security headers.
 
-A browser of this machine also runs pages of others. Such a page must not read this one under a name
-of its own (DNS rebinding), embed it, or send it forms:
+A browser that can reach the dashboard also opens other sites. Another site must not read the
+dashboard under its own host name (DNS rebinding), embed it, or send forms to it:
 
-    Host header     only addresses, localhost, and the names that the command was given
-    Origin header   of a change, if there is one: this page
+    Host header     must be an address, localhost, or a host name of the command line
+    Origin header   of a change, if the browser sends it: must name this host
     cookie          HttpOnly, SameSite=Strict
-    token           each change carries one that only a page of this process can have
-    CSP             scripts, styles and connections of this page only; nothing inline
+    token           each change must have the token that only forms of this viewer contain
+    CSP             scripts, styles and connections from this host only; nothing inline
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
     from cometmq.dashboard.accounts import Viewer, Viewers
 
-#: Beginning of the name of the cookie of a login.
+#: Prefix of the name of the login cookie.
 COOKIE: Final = "cometmq_login"
 TOKEN_FIELD: Final = "change_token"
 LOGIN_PATH: Final = "/login"
 STATIC_PATH: Final = "/static/"
-#: Requests at one time; further ones are refused with 503. The limit of uvicorn counts connections
-#: that wait for a request, too.
+#: Requests at one time; further ones are refused with 503. uvicorn's own limit would also count
+#: idle connections.
 REQUESTS_MAX: Final = 128
-#: Bytes of a form.
+#: Bytes of a form; a larger one is refused with 413.
 FORM_BYTES_MAX: Final = 256 * 1024
 _FORM_FIELDS_MAX: Final = 500
-#: Time in which a form must be here.
+#: Time in which a form must arrive.
 FORM_S: Final = 30.0
 #: Headers that a proxy adds.
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "via")
@@ -60,10 +60,10 @@ HEADERS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Address of the page; ``names`` are host names besides addresses and localhost.
+    """Where the dashboard listens; ``names`` are further host names by which browsers may ask.
 
-    ``proxies`` are addresses or networks whose word about the browser counts: X-Forwarded-For and
-    X-Forwarded-Proto.
+    ``proxies`` are addresses or networks of trusted proxies: their headers X-Forwarded-For and
+    X-Forwarded-Proto are used.
     """
 
     address: str = "127.0.0.1"
@@ -73,7 +73,8 @@ class Place:
 
 
 class Guard:
-    """ASGI middleware. ``place`` says by which names and proxies the page is reached."""
+    """ASGI middleware that makes the checks. Handlers find the viewer and the form in
+    ``request.state``."""
 
     def __init__(self, app: ASGIApp, viewers: Viewers, place: Place, allow_changes: bool) -> None:
         self._app = app
@@ -112,7 +113,7 @@ class Guard:
             self._under_way -= 1
 
     async def _refused(self, request: Request, is_static: bool) -> Response | None:
-        """Return the response to a request that no page gets; None if one may have it."""
+        """Return the response that refuses a request; None if a handler may serve it."""
         if not is_known_host(request.headers.get("host", ""), self._names):
             text = "This page is not known by that name. Use its address, or start it with --host."
             return PlainTextResponse(text, 421)
@@ -132,7 +133,7 @@ class Guard:
         return RedirectResponse(LOGIN_PATH, 303)
 
     async def _refused_change(self, request: Request, viewer: Viewer | None) -> Response | None:
-        """Return the response to a form that is refused, otherwise keep its fields."""
+        """Return the response that refuses a form; otherwise keep its fields and return None."""
         if not _same_origin(request.headers.get("origin"), request.headers.get("host", "")):
             return PlainTextResponse("A change must come from this page.", 403)
         try:
@@ -155,17 +156,18 @@ class Guard:
             return PlainTextResponse(text, 403)
         is_forwarded = any(name in request.headers for name in _FORWARDED)
         if is_forwarded and not self._has_proxies and self._viewers.is_anonymous(viewer):
-            # Listening on this machine alone protects nothing behind a proxy that others reach.
+            # Without logins only the loopback address protects the page. A proxy on this machine
+            # would open it to others.
             text = "Nobody logged in, and the request came through a proxy. Name it with --proxy."
             return PlainTextResponse(text, 403)
         return None
 
 
 def cookie_name(request: Request) -> str:
-    """Return the name of the cookie of a login.
+    """Return the name of the login cookie, with the port.
 
-    Browsers send a cookie to all ports of a host, so that the pages of two clusters on one machine
-    would end each other's logins.
+    Browsers send a cookie to all ports of a host. Two dashboards on one machine would overwrite
+    each other's cookie if it had one name.
     """
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"{COOKIE}_{port}" if port.isdecimal() else COOKIE
@@ -174,15 +176,15 @@ def cookie_name(request: Request) -> str:
 def path_of(request: Request) -> str:
     """Return the path by which a request is routed.
 
-    Older versions of Starlette make ``request.url`` with the Host header, in which a peer can write
-    another path.
+    Older versions of Starlette build ``request.url`` from the Host header, with which a peer could
+    forge another path.
     """
     path: str = request.scope["path"]
     return path
 
 
 def _same_origin(origin: str | None, host: str) -> bool:
-    """Return whether the Origin header, which old browsers leave out, names this page."""
+    """Return whether the Origin header names this host; True without one (old browsers)."""
     if origin is None:
         return True
     # A proxy may serve this page with TLS, so the scheme is not compared.
@@ -190,7 +192,7 @@ def _same_origin(origin: str | None, host: str) -> bool:
 
 
 async def _form(request: Request) -> dict[str, list[str]] | None:
-    """Return the fields of a form; None if it is too large."""
+    """Return the values of a form by field name; None if it has too many bytes or fields."""
     body = bytearray()
     async for part in request.stream():
         body += part

@@ -1,6 +1,6 @@
-"""Figures over time, in memory: series of samples, bounded in number and length.
+"""Time series in memory, bounded in number and length.
 
-A sample takes 16 bytes, so that thousands of groups can have an hour of them.
+A sample takes 16 bytes, so thousands of groups can each have an hour of samples.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ _Name = tuple[int, Hashable]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One figure at a time (ms since the epoch)."""
+    """A value at a time (ms since the epoch)."""
 
     at_ms: int
     value: float
 
 
 class History:
-    """Series of samples by key. Histories that are ``shared`` have one bound in all."""
+    """Series of samples by key.
+
+    With ``shared``, the series are stored in that history and count against its ``series_max``;
+    their keys stay separate.
+    """
 
     def __init__(
         self,
@@ -39,7 +43,7 @@ class History:
     ) -> None:
         self._samples_max = samples_max
         self._series_max = series_max
-        #: Times and values by turns, by history and key.
+        #: Alternating times and values, by id of the history and key.
         self._series: OrderedDict[_Name, array[float]] = OrderedDict()
         self._counters: OrderedDict[_Name, Sample] = OrderedDict()
         if shared is not None:
@@ -47,7 +51,7 @@ class History:
             self._series, self._counters = shared._series, shared._counters
 
     def add(self, key: Hashable, at_ms: int, value: float) -> None:
-        """Add a sample to a series."""
+        """Append a sample to a series; the series loses its oldest one if it is full."""
         name = id(self), key
         series = self._series.get(name)
         if series is None:
@@ -61,9 +65,10 @@ class History:
             del series[:2]
 
     def rate(self, key: Hashable, at_ms: int, total: float) -> float | None:
-        """Return the growth of a counter a second since its last value; None for its first one.
+        """Return the growth of a counter per second since its last value, and keep ``total``.
 
-        A counter that went back belongs to a server that was started again.
+        Returns None for the first value, and after a counter went back, because then its server was
+        restarted.
         """
         name = id(self), key
         before = self._counters.get(name)
@@ -88,12 +93,12 @@ class History:
         )
 
     def last(self, key: Hashable) -> float | None:
-        """Return the newest figure of a series, or None."""
+        """Return the newest value of a series; None if there is none."""
         series = self._series.get((id(self), key))
         return series[-1] if series else None
 
     def clear(self) -> None:
-        """Drop the series of this history, so that another one has their room."""
+        """Drop the series of this history, which frees room in a shared one."""
         for kept in (self._series, self._counters):
             for name in [each for each in kept if each[0] == id(self)]:
                 del kept[name]

@@ -1,4 +1,8 @@
-"""Rendering of templates to responses: a whole page, or only the part that a poll replaces."""
+"""Rendering of templates, and the values of a request that handlers read.
+
+An open page polls with the header ``X-Fragment``; the response is then only the part of the page
+that the script replaces.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,8 @@ PAGE_ROWS: Final = 50
 class Options:
     """Options with which the dashboard was started.
 
-    ``defaults`` are the default settings of a CometMQ broker. ``schemas`` describe the bodies of
-    topics.
+    ``defaults`` are the default settings of a CometMQ broker, by name. ``schemas`` decode the
+    bodies of topics.
     """
 
     allow_changes: bool = False
@@ -52,7 +56,7 @@ class Part:
 
 
 def part_of(rows: list[Any], request: Request) -> Part:
-    """Return the page of a list that the request asks for."""
+    """Return the page of a list that the query parameter ``page`` names, counted from 1."""
     pages = max(1, -(-len(rows) // PAGE_ROWS))
     page = min(max(1, whole(request.query_params.get("page", ""), 1)), pages)
     return Part(rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], page, pages, len(rows))
@@ -74,44 +78,44 @@ def moment_ms(text: str) -> int:
 
 
 def whole(text: str, default: int) -> int:
-    """Return a text as a number of at most 18 digits; ``default`` for any other text."""
+    """Parse a whole number of at most 18 digits; return ``default`` for any other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else default
 
 
 def viewer_of(request: Request) -> Viewer:
-    """Return the viewer who sent a request, as the guard set it."""
+    """Return the viewer of a request; the guard let none without a viewer through."""
     viewer: Viewer = request.state.viewer
     return viewer
 
 
 def options_of(request: Request) -> Options:
-    """Return the options that the page was started with."""
+    """Return the options with which the dashboard was started."""
     options: Options = request.app.state.options
     return options
 
 
 def cluster_of(request: Request) -> WatchedCluster:
-    """Return the cluster of a request, and record that a viewer looks at it."""
+    """Return the cluster of a request's viewer, and note that somebody looks at it."""
     cluster = viewer_of(request).cluster
     cluster.look()
     return cluster
 
 
 def field(request: Request, name: str) -> str:
-    """Return a field of the form that was sent, or of the query; empty without one."""
+    """Return a field of the form, otherwise of the query, without outer spaces; "" if absent."""
     sent = request.state.form.get(name)
     return (sent[0] if sent else request.query_params.get(name, "")).strip()
 
 
 def link(path: str, *names: str, **query: object) -> str:
-    """Return a path with escaped names in place of each ``{}``, and with a query."""
+    """Return a path with an escaped name for each ``{}``, and a query without empty values."""
     filled = path.format(*(quote(name, safe="") for name in names))
     given = {key: value for key, value in query.items() if value not in (None, "")}
     return f"{filled}?{urlencode(given)}" if given else filled
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Return the response for a template; for a poll only its live part."""
+    """Render a template with ``values`` to a response; for a poll only the part that changes."""
     is_poll = "x-fragment" in request.headers
     viewer: Viewer | None = request.state.viewer
     options = options_of(request)

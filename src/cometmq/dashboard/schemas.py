@@ -1,12 +1,15 @@
-"""Schemas of topics that the operator gave, and bodies read by them.
+"""Schemas of topics, read from a folder, and the decoding of bodies with them.
 
-A folder has a file for each topic, which its name says; no topic has a dot in its name:
+The folder has one file per topic. The file name begins with the topic, which has no dot:
 
-    orders.avsc           a schema of Avro, in JSON
-    orders.shop.Order.pb  descriptors of Protobuf, and the message that the bodies are
+    orders.avsc           Avro: a schema in JSON
+    orders.shop.Order.pb  Protobuf: a file descriptor set; bodies are messages shop.Order
 
-A body may begin as serializers of a schema registry write it (a zero byte and the id of a schema;
-for Protobuf also the index of the message) or as a single object of Avro (c3 01, fingerprint).
+A body may begin with a header, which is skipped:
+
+    schema registry, Avro       00, schema id (4 bytes)
+    schema registry, Protobuf   00, schema id (4 bytes), number of indexes, indexes
+    Avro single object          c3 01, fingerprint (8 bytes)
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _INDEXES_MAX: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A body by the schema of its topic: the form's name, and the text or why there is none."""
+    """A body decoded with its topic's schema: the format, and the text or why there is none."""
 
     form: str
     text: str | None
@@ -39,14 +42,18 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class TopicSchema:
-    """The schema of a topic. ``read`` raises UnfitBody; ``starts_of`` tells where it may begin."""
+    """The schema of a topic.
+
+    ``read`` decodes a body and raises UnfitBody; ``starts_of`` yields the positions at which the
+    value of a body may begin, the likeliest first.
+    """
 
     form: str
     read: Callable[[bytes], object]
     starts_of: Callable[[bytes], Iterator[int]]
 
     def told(self, body: bytes) -> Told:
-        """Read a body."""
+        """Decode a body, from the first of the possible positions that fits."""
         if len(body) > shown.TEXT_BYTES_MAX:
             return Told(self.form, None, "it is larger than 64 KiB")
         problems = []
@@ -69,9 +76,9 @@ class Schemas:
     by_topic: Mapping[str, TopicSchema]
 
     def told(self, topic: str, properties: Mapping[str, str], body: bytes) -> Told | None:
-        """Read a body by the schema of its topic; None if that has none.
+        """Decode a body with the schema of its topic; return None if there is no such schema.
 
-        A message that waits for its retry, or is a dead letter, keeps the topic it was sent to.
+        A message of a retry or dead-letter topic has its original topic in its properties.
         """
         for name in (topic, *(properties.get(key, "") for key in props.ORIGIN_TOPICS)):
             if name in self.by_topic:
@@ -80,7 +87,7 @@ class Schemas:
 
 
 def load_schemas(folder: Path) -> Schemas:
-    """Return the schemas of a folder. Raises SettingsError."""
+    """Read the schemas of a folder. Raises SettingsError for a bad one, or if there is none."""
     found: dict[str, TopicSchema] = {}
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix in (".avsc", ".pb"))
@@ -103,7 +110,8 @@ def load_schemas(folder: Path) -> Schemas:
 
 def _avro(text: str) -> TopicSchema:
     def starts_of(body: bytes) -> Iterator[int]:
-        # A value of zeros may look like a header, but what follows would have to fit to the end.
+        # A value without a header may begin with the same bytes. Reading it after a header then
+        # fails: the rest would have to match the schema up to the last byte.
         if body.startswith(_SINGLE_OBJECT):
             yield _SINGLE_OBJECT_BYTES
         elif body.startswith(b"\0"):
@@ -144,9 +152,10 @@ def _protobuf(descriptors: bytes, message: str) -> TopicSchema:
 
 
 def _after_indexes(body: bytes) -> Iterator[int]:
-    """Yield where a message of Protobuf may begin: behind the registry's header, or at once."""
+    """Yield where a Protobuf message may begin: after the registry's header, or at byte 0."""
     if len(body) > _REGISTRY_BYTES and body[0] == 0:
-        # The number of indexes and each of them are small, so one byte each; 0 means [0].
+        # Number and indexes are zigzag varints, in practice of one byte each. A number of 0 stands
+        # for the one index 0, which is then left out.
         count = body[_REGISTRY_BYTES] >> 1
         if body[_REGISTRY_BYTES] < 0x80 and count <= _INDEXES_MAX:
             yield _REGISTRY_BYTES + 1 + count

@@ -1,7 +1,7 @@
 """Results of calls to brokers, shared among all viewers of one account.
 
-A result is kept for a short time, and a call that is in progress is joined instead of repeated. So
-the number of viewers does not change what brokers have to answer.
+A result is kept for a short time, and a call that is in progress is joined instead of repeated.
+Thus the load on the brokers does not grow with the number of viewers.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ T = TypeVar("T")
 
 #: Results that are kept at one time; the oldest are dropped first.
 KEPT_MAX: Final = 4_096
-#: Calls at one time, of all pages together.
+#: Calls at one time, of all pages together; further ones wait.
 CALLS_MAX: Final = 16
 #: Time for which a result counts as current.
 FRESH_MS: Final = 1_500
-#: The same for names, settings and members, which change seldom.
+#: The same for names, settings and members, which seldom change.
 NAMES_MS: Final = 5_000
 
 
 @dataclass(slots=True)
 class _Kept:
-    #: Time of this clock until which the result counts as current; None while the call runs.
+    #: Monotonic time until which the result counts as current; None while the call runs.
     until_ms: int | None
     call: asyncio.Task[Any]
 
 
 class SharedCalls:
-    """Calls by key. ``tasks`` owns the calls, which outlive the page that asked first."""
+    """Calls by key. ``tasks`` owns them, so a call outlives the request that started it."""
 
     def __init__(self, clock: Clock, tasks: Tasks) -> None:
         self._clock = clock
@@ -49,13 +49,14 @@ class SharedCalls:
     async def get(
         self, key: Hashable, call: Callable[[], Awaitable[T]], *, fresh_ms: int = FRESH_MS
     ) -> T:
-        """Return the result of ``call``, or that of an earlier call with this key.
+        """Return the result of ``call``, or of an earlier call with this key.
 
-        A failure is raised to all that wait for it, and is not kept.
+        ``fresh_ms`` is the time for which the result may be used again. An error is raised in all
+        requests that wait for the call; the next request calls again.
         """
         now_ms = self._clock.monotonic_ms()
         kept = self._kept.get(key)
-        # A call that still runs is joined, however slow it is: another one would make it slower.
+        # A running call is joined however slow it is: a second one would only add load.
         is_old = kept is not None and kept.until_ms is not None and now_ms >= kept.until_ms
         if kept is None or is_old or _failed(kept.call):
             self._kept.pop(key, None)
@@ -74,11 +75,11 @@ class SharedCalls:
         kept.until_ms = self._clock.monotonic_ms() + fresh_ms
 
     def forget(self) -> None:
-        """Drop all results, because something was changed."""
+        """Drop all results, after a change of the cluster."""
         self._kept.clear()
 
     async def _gated(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of a call, or its error: a task that fails would be logged as a bug."""
+        """Return the result of a call, or its error: Tasks would log a raised one as a bug."""
         async with self._gate:
             try:
                 return await call()

@@ -1,4 +1,4 @@
-"""Texts for values on the page: numbers, sizes, durations, times, bodies. Pure."""
+"""Formatting for the page: numbers, sizes, durations, times, bodies. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-#: Parts of a body that the page shows; the whole is a download.
+#: Bytes at the beginning of a body that the page shows; the whole body can be downloaded.
 TEXT_BYTES_MAX: Final = 64 * 1024
-#: Characters of a body that was indented: deep nesting makes a small one huge.
+#: Characters of indented JSON: indentation makes a small but deeply nested body huge.
 JSON_CHARACTERS_MAX: Final = 1024 * 1024
 HEX_BYTES_MAX: Final = 4 * 1024
 NONE: Final = "–"
@@ -25,7 +25,7 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a number a second: short, with a decimal where it is small."""
+    """Return a rate per second: a number below 10 with one decimal, a large one with a unit."""
     if value is None:
         return NONE
     if value >= 99_950:
@@ -34,7 +34,7 @@ def rate(value: float | None) -> str:
 
 
 def short(value: float) -> str:
-    """Return a large number in thousands, millions or billions."""
+    """Return a number, from 10,000 on in thousands (k), millions (M) or billions (G)."""
     for limit, divisor, unit in ((999_950, 1e3, "k"), (999_950_000, 1e6, "M")):
         if value < 10_000:
             break
@@ -67,24 +67,24 @@ def duration(duration_ms: float | None) -> str:
 
 
 def at(ms: float | None) -> str:
-    """Return a time in UTC; a dash for none."""
+    """Return a time (ms since the epoch) in UTC; a dash for None or 0."""
     return (moment(int(ms)) if ms else "").removesuffix("+00:00") or NONE
 
 
 def percent(ratio: float | None) -> str:
-    """Return a ratio in percent."""
+    """Return a ratio in percent; a dash for None or a negative one."""
     return NONE if ratio is None or ratio < 0 else f"{ratio * 100:.0f} %"
 
 
 def untold(why_by_broker: Mapping[str, str]) -> str:
-    """Return which brokers did not tell what was asked, and why; "" if all did."""
+    """Return one text with the brokers that did not answer, and why; "" if all did."""
     return "; ".join(f"{broker} did not tell: {why}" for broker, why in why_by_broker.items())
 
 
 def body_text(body: bytes) -> str | None:
     """Return the beginning of a body as text; None if it is not UTF-8."""
     try:
-        # A character may be cut at the limit.
+        # The limit may cut a character, so a longer body ignores errors.
         return body[:TEXT_BYTES_MAX].decode(
             "utf-8", "ignore" if len(body) > TEXT_BYTES_MAX else "strict"
         )

@@ -1,9 +1,12 @@
-"""One cluster as one account sees it: its client, shared calls, and figures over time.
+"""One cluster as one account sees it: its client, shared calls, and time series.
 
-Two tasks ask the brokers. The first reads their runtime information every 2 s, the second the
-progress of all groups every 10 s. While nobody looks at a page they ask every 30 s, so that charts
-have a past. The pause after a round is at least ten times its duration: a large cluster is asked
-less often.
+Two tasks poll the brokers:
+
+    runtime information of all brokers   every 2 s
+    progress of all groups               every 10 s
+
+While nobody looks at a page both poll every 30 s, so that charts have a past. The pause after a
+round is at least ten times the round's duration, so a large cluster is polled less often.
 """
 
 from __future__ import annotations
@@ -43,16 +46,19 @@ T = TypeVar("T")
 BROKERS_MS: Final = 2_000
 GROUPS_MS: Final = 10_000
 IDLE_MS: Final = 30_000
-#: A page was looked at within this time.
+#: Time since the last request of a page after which polling slows down to IDLE_MS.
 LOOKED_MS: Final = 60_000
 _PAUSE_FACTOR: Final = 10
-#: Groups whose queues have figures over time: those that were looked at last.
+#: Groups with a time series per queue: those whose pages were opened last.
 FOLLOWED_GROUPS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """A broker process and its runtime information, or the reason why it gave none."""
+    """A broker process and its runtime information, or the problem why there is none.
+
+    ``in_per_second`` and ``out_per_second`` are messages received and delivered.
+    """
 
     broker: Broker
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -68,9 +74,10 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """Progress of a group in all topics: messages that wait, and for how long the oldest has.
+    """Progress of a group in all its topics, its retry topic included.
 
-    ``behind_ms`` is None if no broker knows the time. Messages for retry are counted too.
+    ``lag`` are its waiting messages; ``behind_ms`` is the age of the oldest one, None if no broker
+    knows it; ``per_second`` is the rate at which the group consumes.
     """
 
     group: str
@@ -82,22 +89,23 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class ToldSettings(Generic[T]):
-    """Settings of topics or groups by name and broker name, and the masters that did not tell."""
+    """Settings of topics or groups on all masters, and the masters that did not answer."""
 
+    #: Settings by name of the topic or group, then by broker name.
     known: Mapping[str, Mapping[str, T]]
-    #: Why each of them did not, by broker name.
+    #: Why a master did not answer, by broker name.
     unread: Mapping[str, str]
 
     def of(self, name: str) -> Mapping[str, T]:
-        """Return the settings of one by broker name; none if no broker that told has it."""
+        """Return the settings of a topic or group by broker name; empty if no broker has it."""
         return self.known.get(name, {})
 
 
 class WatchedCluster:
-    """The cluster of a client that is open. ``account`` is the access key of the client, or empty.
+    """The cluster of an open client. ``account`` is the access key of the client, or empty.
 
-    :meth:`start` begins to watch it; :meth:`close` ends that and closes the client. ``history``
-    shares its bound with the figures of this cluster.
+    :meth:`start` begins to poll; :meth:`close` ends polling and closes the client. ``history`` is
+    the one whose bound the series of this cluster share.
     """
 
     def __init__(
@@ -117,11 +125,11 @@ class WatchedCluster:
         self.history = History(shared=history)
         #: The last state of each broker process, by address.
         self.brokers: dict[str, BrokerState] = {}
-        #: The last progress of each group.
+        #: The last progress of each group, by group.
         self.lags: dict[str, GroupLag] = {}
-        #: Why the cluster cannot be seen; empty if it can.
+        #: Why the last round found no brokers; empty if it found some.
         self.problem = ""
-        #: True if a broker refused a request for want of an account, or of the right one.
+        #: True if a broker refused a request because of a missing or wrong account.
         self.is_refused = False
         #: True if all brokers that answered refused requests.
         self.is_shut_out = False
@@ -131,33 +139,33 @@ class WatchedCluster:
         self._lags_known = asyncio.Event()
 
     def start(self) -> None:
-        """Start to ask the brokers."""
+        """Start to poll the brokers."""
         clock = self.clock
         self._tasks.keep(self._watch_brokers, name="dashboard brokers", clock=clock)
         self._tasks.keep(self._watch_groups, name="dashboard groups", clock=clock)
 
     async def close(self) -> None:
-        """Stop asking, and close the client."""
+        """Stop polling, and close the client."""
         await self._tasks.close()
         await self.client.close()
         self.history.clear()
 
     def look(self) -> None:
-        """Note that somebody looks at a page."""
+        """Note that somebody looks at a page; polling speeds up if it was slow."""
         now_ms = self.clock.monotonic_ms()
         if now_ms - self._looked_ms > LOOKED_MS:
             self._awake.set()
         self._looked_ms = now_ms
 
     def follow(self, group: str) -> None:
-        """Keep figures over time of the queues of a group from now on."""
+        """Keep a time series of each queue of a group from now on."""
         self._followed.pop(group, None)
         while len(self._followed) >= FOLLOWED_GROUPS_MAX:
             del self._followed[next(iter(self._followed))]
         self._followed[group] = None
 
     async def known_lags(self) -> Mapping[str, GroupLag]:
-        """Return the progress of all groups; wait for the first round, but not for long."""
+        """Return the progress of all groups; wait up to 2 s for the first round."""
         with suppress(TimeoutError):
             async with asyncio.timeout(2):
                 await self._lags_known.wait()
@@ -172,7 +180,10 @@ class WatchedCluster:
     async def settings(
         self, ask: Callable[[Broker], Awaitable[Mapping[str, T]]]
     ) -> ToldSettings[T]:
-        """Return the settings that ``ask`` returns for each master, by name."""
+        """Return the settings of all masters; ``ask`` returns those of one master by name.
+
+        A master that did not answer in the last round is not asked.
+        """
         unread = {
             state.broker.name: state.problem
             for state in self.brokers.values()
@@ -190,7 +201,8 @@ class WatchedCluster:
     def silent(self) -> list[Unread]:
         """Return the masters that did not answer in the last round.
 
-        A call that gets this list does not ask them, so that a page does not wait for them.
+        Operations of ``admin`` with a parameter ``unread`` skip the brokers that are in it already,
+        so that a page does not wait for them.
         """
         return [
             Unread(each.broker, NotConnected(each.broker.address, each.problem))
@@ -225,7 +237,7 @@ class WatchedCluster:
                 await self._awake.wait()
 
     async def ask_brokers(self) -> None:
-        """Read the runtime information of all brokers, and note their rates."""
+        """Poll the runtime information of all brokers; update ``brokers`` and the rates."""
         try:
             found = await self.admin.brokers()
         except (CometError, OSError) as error:
@@ -249,6 +261,7 @@ class WatchedCluster:
                 self.history.add(name, now_ms, sum(rates))
 
     async def _state(self, broker: Broker) -> BrokerState:
+        """Poll one broker; its rates are those between this round and the last one."""
         try:
             facts = await self.admin.broker_runtime(broker.address)
         except (CometError, OSError) as error:
@@ -264,7 +277,7 @@ class WatchedCluster:
         return BrokerState(broker, facts, "", *rates)
 
     async def ask_groups(self) -> None:
-        """Read the progress of all groups, and note it."""
+        """Poll the progress of all groups; update ``lags`` and the time series."""
         found: list[tuple[str, tuple[dict[MessageQueue, ConsumeOffset], float]]] = []
         try:
             for broker in await self.masters():
@@ -297,7 +310,7 @@ class WatchedCluster:
     async def _consumption(
         self, address: str
     ) -> list[tuple[str, tuple[dict[MessageQueue, ConsumeOffset], float]]]:
-        """Return the progress of groups on a broker; nothing if it does not answer."""
+        """Return offsets and rate of each group on a broker; empty if it does not answer."""
         try:
             rows = [
                 row
@@ -316,7 +329,7 @@ _REFUSED: Final = "it serves accounts only"
 
 
 def reasons(unread: Iterable[Unread]) -> dict[str, str]:
-    """Return by name of the broker why it did not answer."""
+    """Return why brokers did not answer, by broker name."""
     return {
         each.broker.name: each.error.problem
         if isinstance(each.error, NotConnected)
@@ -326,7 +339,7 @@ def reasons(unread: Iterable[Unread]) -> dict[str, str]:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether a broker refused a request for want of an account or a permission.
+    """Return whether a broker refused a request because of a missing account or permission.
 
     A broker of RocketMQ 4.9 answers with SYSTEM_ERROR and the name of its exception.
     """
@@ -355,7 +368,7 @@ def lag_of(
 
 
 def number(text: str) -> float:
-    """Return the first number of a runtime fact; 0 if it has none."""
+    """Return the number with which a runtime fact begins; 0 if there is none, or 1e18 or more."""
     word = text.split(maxsplit=1)[0] if text.strip() else ""
     try:
         found = float(word.replace(",", ""))

@@ -1,6 +1,6 @@
 """FastStream on RocketMQ (``pip install 'cometmq[faststream]'``).
 
-``RocketMQBroker`` takes the place of FastStream's other brokers::
+``RocketMQBroker`` is used like FastStream's brokers for Kafka or NATS::
 
     broker = RocketMQBroker("127.0.0.1:9876")
     app = FastStream(broker)
@@ -11,13 +11,14 @@
 
 | module | owns |
 |---|---|
-| ``broker`` | the broker: its life, ``publish``, ``request`` |
+| ``broker`` | the broker: start, stop, ``publish``, ``request`` |
 | ``registration`` | ``subscriber()``, ``publisher()``, routers and routes |
 | ``subscriber``, ``publisher``, ``producer`` | reading and sending through ``cometmq.Client`` |
-| ``message``, ``commands`` | messages and headers, both ways |
-| ``keywords`` | checks of keyword arguments |
-| ``testing`` | the broker in memory |
-| ``fastapi``, ``prometheus``, ``opentelemetry`` | what these need; imported by their users only |
+| ``message``, ``commands`` | received messages, and messages to send, with their headers |
+| ``config``, ``security``, ``keywords`` | settings, and checks of keyword arguments |
+| ``annotations`` | annotations of handler arguments |
+| ``testing`` | an in-memory broker for tests |
+| ``fastapi``, ``prometheus``, ``opentelemetry`` | integrations; only their users import them |
 """
 
 from cometmq.faststream.annotations import RocketMQMessage

@@ -1,4 +1,4 @@
-"""Annotations of handler arguments that FastStream fills in: ``async def handle(order: Order,
+"""Annotations of handler arguments that FastStream passes, as in ``async def handle(order: Order,
 message: RocketMQMessage)``.
 """
 

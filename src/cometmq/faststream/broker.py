@@ -1,4 +1,4 @@
-"""The broker of a FastStream application: a RocketMQ cluster, through ``cometmq.Client``."""
+"""FastStream's broker: it reads from and sends to a RocketMQ cluster with ``cometmq.Client``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _MESSAGE_ID_CHARS: Final = 32
 
 
 class BrokerOptions(EndpointDefaults, total=False):
-    """FastStream's keywords of a broker, with its meanings."""
+    """Keywords of a broker; FastStream defines their meaning."""
 
     graceful_timeout: float | None
     routers: Iterable[RocketMQRegistrator]
@@ -78,9 +78,9 @@ class BrokerOptions(EndpointDefaults, total=False):
 class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBrokerConfig]):
     """FastStream's broker for RocketMQ and CometMQ.
 
-    ``name_servers`` are those of ``cometmq.Client``; ``config`` has all its settings, and its own
-    name servers. ``security`` is a SASLPlaintext with an access key and its secret, or a
-    BaseSecurity for TLS alone; ``config`` has more choices.
+    ``name_servers`` are the addresses that ``cometmq.Client`` takes. ``config`` replaces them and
+    has all other settings of the client. ``security`` is a SASLPlaintext with an access key and its
+    secret key, or a BaseSecurity for TLS alone.
     """
 
     def __init__(
@@ -136,8 +136,10 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
         return client
 
     async def start(self) -> None:
-        """Connect, and start all subscribers. Raises as RocketMQSubscriber.start: the broker is
-        stopped then, so that no part of it goes on.
+        """Connect, and start all subscribers.
+
+        Raises as RocketMQSubscriber.start; the broker is then stopped first, so that none of its
+        subscribers keeps running.
         """
         await self.connect()
         try:
@@ -152,7 +154,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Stop all subscribers, send what is on its way, and close the client."""
+        """Stop all subscribers, finish sends in progress, and close the client."""
         try:
             await super().stop(exc_type, exc_val, exc_tb)
         finally:
@@ -161,13 +163,16 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
                 try:
                     await client.close()
                 except asyncio.CancelledError:
-                    await client.close()  # the rest: connections and tasks would stay
+                    await client.close()  # close what is left: connections and tasks
                     raise
                 finally:
                     self.config.broker_config.producer.disconnect()
 
     async def ping(self, timeout: float | None = None) -> bool:
-        """Return whether a broker of the cluster is known and all subscribers read."""
+        """Return whether the name server knows a broker, and no subscriber has failed.
+
+        Returns False after ``timeout`` seconds.
+        """
         client = self._connection
         if client is None:
             return False
@@ -193,8 +198,8 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
     ) -> Any:
         """Send a message and return its SendResult.
 
-        Headers become user properties; those that are None or "" are left out. A handler of the
-        message sends its result to the topic ``reply_to``. Raises as
+        Headers become user properties; those that are None or "" are left out. A handler that
+        receives the message sends its result to the topic ``reply_to``. Raises as
         ``cometmq.Client.send``.
         """
         cmd = RocketMQPublishCommand(
@@ -246,8 +251,9 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
     ) -> Any:
         """Send a request and return its reply, a RocketMQMessage.
 
-        Any consumer that answers requests of RocketMQ can be asked, and handlers answer any client
-        that asks. Raises as ``cometmq.Client.request``, and TimeoutError.
+        This is RocketMQ's request-reply: any RocketMQ consumer may reply, and handlers reply to
+        requests of any RocketMQ client. Raises as ``cometmq.Client.request``, and TimeoutError if
+        no reply arrives within ``timeout`` seconds.
         """
         cmd = RocketMQPublishCommand(
             message,
@@ -262,7 +268,7 @@ class RocketMQBroker(RocketMQRegistrator, BrokerUsecase[Any, Client, RocketMQBro
 
 
 class LoggerStorage(DefaultLoggerStorage):
-    """Makes the logger of a broker: its lines have columns for topic and group."""
+    """Creates the logger of a broker, whose lines have columns for topic and group."""
 
     __slots__ = ("_columns", "_level")
 
@@ -276,12 +282,12 @@ class LoggerStorage(DefaultLoggerStorage):
         self._level = level
 
     def register_subscriber(self, params: dict[str, Any]) -> None:
-        """Make the columns wide enough for a subscriber."""
+        """Widen the columns for the topic and group of a subscriber."""
         for name, width in self._columns.items():
             self._columns[name] = max(width, len(params.get(name, "")))
 
     def get_logger(self, *, context: ContextRepo) -> LoggerProto:
-        """Return the logger."""
+        """Return the broker's logger; create it on the first call."""
         known = self._get_logger_ref()
         if known is not None:
             return known

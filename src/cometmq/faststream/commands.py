@@ -1,7 +1,7 @@
-"""What is published: commands for the producer, and the responses of handlers that become commands.
+"""Publish commands for the producer, and responses of handlers, which become commands.
 
-:class:`SendOptions` are the keywords that RocketMQ has beyond a body and headers. Those of a
-command win over those of its publisher.
+:class:`SendOptions` are RocketMQ's keywords for a message besides its body and headers. Those of a
+command override those of its publisher.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SendOptions(TypedDict, total=False):
-    """Keywords of a send, as those of ``cometmq.Client.send``."""
+    """Keywords of a send, with the same meaning as those of ``cometmq.Client.send``."""
 
     tag: str
     keys: Iterable[Key] | Key
@@ -39,9 +39,10 @@ class SendOptions(TypedDict, total=False):
 
 
 def checked_options(what: str, given: SendOptions) -> SendOptions:
-    """Return the keywords of a send; an iterable of keys is read once, for all its messages.
+    """Return the keywords of a send, with ``keys`` as a tuple of texts.
 
-    Raises TypeError for other keywords, and WrongArgument for keys that are none.
+    An iterator of keys is thus read only once, even for several messages. Raises TypeError for
+    other keywords, naming ``what``, and WrongArgument for values that cannot be keys.
     """
     refuse_unknown(what, given, SendOptions)
     return {**given, "keys": key_texts(given["keys"])} if "keys" in given else given
@@ -64,7 +65,7 @@ class RocketMQResponse(Response):
         self.options = checked_options("RocketMQResponse()", options)
 
     def as_publish_command(self) -> RocketMQPublishCommand:
-        """Return the command that publishes it."""
+        """Return the command that publishes the response."""
         return RocketMQPublishCommand(
             self.body,
             headers=self.headers,
@@ -75,10 +76,10 @@ class RocketMQResponse(Response):
 
 
 class RocketMQPublishCommand(BatchPublishCommand):
-    """One message, or several of one topic with equal headers and options.
+    """Command to publish one message, or several of one topic with equal headers and options.
 
-    ``timeout_s`` is the time that a request waits for its reply. ``asked`` is set for a reply: the
-    message with the request.
+    ``timeout_s`` is the time that a request waits for its reply. ``asked`` is set for a reply: it
+    is the message of the request.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class RocketMQPublishCommand(BatchPublishCommand):
 
     @property
     def batch_bodies(self) -> tuple[Any, ...]:
-        """The bodies of a batch. None is one of them: a message without a body."""
+        """The bodies of a batch. A body may be None, which is a message with an empty body."""
         return () if self._is_empty else (self.body, *self.extra_bodies)
 
     @batch_bodies.setter
@@ -119,8 +120,9 @@ class RocketMQPublishCommand(BatchPublishCommand):
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand | Self, *, batch: bool = False) -> Self:
-        """Return the command of any broker as one of this; ``batch`` makes each item of its body a
-        message, and None no message.
+        """Convert a command of any broker to this class.
+
+        With ``batch`` each item of its body becomes a message; None becomes no message.
         """
         if isinstance(cmd, cls) and not batch:
             return cmd
@@ -139,15 +141,16 @@ class RocketMQPublishCommand(BatchPublishCommand):
         return made
 
     def with_defaults(self, options: SendOptions, headers: Mapping[str, Any]) -> Self:
-        """Add the options and headers that it does not name."""
+        """Add the options and headers that the command does not have, and return the command."""
         self.options = {**options, **self.options}
         self.add_headers(dict(headers), override=False)
         return self
 
 
 def items_of(result: Any) -> tuple[Any, ...]:
-    """Return the messages that a handler's result is: none for None, and one for what is no list or
-    tuple.
+    """Return the bodies of the messages for a handler's result.
+
+    None has no body, a list or tuple has its items, and any other result is one body.
     """
     if result is None:
         return ()

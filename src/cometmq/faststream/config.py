@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from faststream.middlewares import AckPolicy
 
 
-#: Where a name server listens if nothing else is said.
+#: Default address of the name server.
 NAME_SERVER: Final = "127.0.0.1:9876"
 
 
 class EndpointDefaults(TypedDict, total=False):
-    """Keywords that brokers and routers have in common, with FastStream's meanings."""
+    """Keywords that brokers and routers share; FastStream defines their meaning."""
 
     dependencies: Sequence[Dependant]
     middlewares: Sequence[BrokerMiddleware[Any, Any]]
@@ -36,13 +36,13 @@ class EndpointDefaults(TypedDict, total=False):
 
 @dataclass(kw_only=True)
 class RocketMQBrokerConfig(BrokerConfig):
-    """FastStream's settings, with RocketMQ's producer."""
+    """FastStream's configuration of a broker or router, with RocketMQ's producer."""
 
     producer: RocketMQProducer = field(default_factory=lambda: RocketMQProducer(None, None))
 
 
 def config_keywords(given: EndpointDefaults) -> dict[str, Any]:
-    """Return the fields of a configuration that these keywords are."""
+    """Return the fields of a RocketMQBrokerConfig for these keywords."""
     return {
         "broker_dependencies": given.get("dependencies", ()),
         "broker_middlewares": given.get("middlewares", ()),

@@ -1,6 +1,6 @@
-"""A FastAPI router with the subscribers and publishers of a broker, which it starts and stops.
+"""A FastAPI router with subscribers and publishers. It starts and stops its own broker.
 
-The annotations here are for its handlers, whose arguments FastAPI fills in.
+The annotations in this module are for handlers on such a router, whose arguments FastAPI passes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class ResponseOptions(TypedDict, total=False):
-    """FastAPI's keywords about the result of a handler."""
+    """FastAPI's keywords for the result of a handler."""
 
     response_model: Any
     response_model_include: IncEx | None
@@ -51,15 +51,15 @@ class ResponseOptions(TypedDict, total=False):
 
 
 class EndpointOptions(SubscriberOptions, ResponseOptions, total=False):
-    """Keywords of a subscriber on such a router."""
+    """Keywords of a subscriber on a FastAPI router."""
 
 
 class RocketMQRouter(StreamRouter[Any]):
     """A FastAPI router with a broker: ``app.include_router(router)``.
 
-    Dependencies of handlers are FastAPI's. ``options`` are those of a RocketMQBroker, except for
-    its ``dependencies``, ``tags`` and ``apply_types``; and those of FastAPI's APIRouter and
-    FastStream's StreamRouter.
+    FastAPI resolves the dependencies of handlers. ``options`` are those of FastAPI's APIRouter, of
+    FastStream's StreamRouter, and of RocketMQBroker without ``dependencies``, ``tags`` and
+    ``apply_types``.
     """
 
     broker_class = broker.RocketMQBroker
@@ -78,14 +78,14 @@ class RocketMQRouter(StreamRouter[Any]):
     def subscriber(  # type: ignore[override]
         self, *topics: str, group: str, **options: Unpack[EndpointOptions]
     ) -> RocketMQSubscriber:
-        """Return a subscriber, as RocketMQBroker.subscriber, whose handlers are FastAPI's."""
+        """Declare a subscriber as RocketMQBroker.subscriber does, with FastAPI's handlers."""
         given: dict[str, Any] = {**_RESPONSE_DEFAULTS, "dependencies": (), **options}
         return cast("RocketMQSubscriber", super().subscriber(*topics, group=group, **given))
 
     def publisher(  # type: ignore[override]
         self, topic: str, **options: Unpack[PublisherOptions]
     ) -> RocketMQPublisher:
-        """Return a publisher, as RocketMQBroker.publisher."""
+        """Declare a publisher as RocketMQBroker.publisher does."""
         return self.broker.publisher(topic, **options)
 
 

@@ -1,4 +1,4 @@
-"""Checks of keywords that TypedDicts declare: Python itself accepts all of them."""
+"""Checks of keyword arguments that a TypedDict declares, because Python accepts any name there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 
 def refuse_unknown(what: str, given: Mapping[str, object], known: type) -> None:
-    """Raise TypeError for a keyword that ``known``, a TypedDict, does not have."""
+    """Raise TypeError for a name in ``given`` that ``known``, a TypedDict, does not declare.
+
+    ``what`` is the callable that the message names.
+    """
     for name in given.keys() - known.__annotations__.keys():
         raise TypeError(f"{what} got an unexpected keyword argument {name!r}")

@@ -1,10 +1,10 @@
-"""Received messages as FastStream shows them, and how bodies and headers are read.
+"""Received messages as FastStream's messages, and the decoding of bodies and headers.
 
-| of a FastStream message | in RocketMQ |
+| attribute of the message | where it is in RocketMQ |
 |---|---|
 | ``headers`` | the user properties |
 | ``content_type``, ``correlation_id`` | user properties ``content-type``, ``correlation_id`` |
-| ``reply_to`` | user property ``reply_to``; for ``request()`` the id of the client that waits |
+| ``reply_to`` | user property ``reply_to``; of a request the client id of the requester |
 | ``message_id`` | the unique key |
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from cometmq.message.model import MessageView
 
-#: User properties of what RocketMQ has no place for.
+#: User properties for attributes of FastStream that RocketMQ does not have.
 CORRELATION_ID: Final = "correlation_id"
 REPLY_TO: Final = "reply_to"
 
@@ -32,17 +32,17 @@ REPLY_TO: Final = "reply_to"
 class RocketMQMessage(StreamMessage[Any]):
     """A message, or the messages of a batch.
 
-    ``raw_message`` is a ``cometmq.ReceivedMessage``; a tuple of them for a batch; and a
-    ``cometmq.MessageView`` for the reply to a request, which needs no acknowledgement.
+    ``raw_message`` is a ``cometmq.ReceivedMessage``, or a tuple of them for a batch. For the reply
+    to a request it is a ``cometmq.MessageView``, which is not acknowledged.
     """
 
     @property
     def raw_messages(self) -> tuple[MessageView, ...]:
-        """The messages: one, unless this is a batch."""
+        """The messages of a batch, or the single message."""
         return messages_of(self.raw_message)
 
     async def ack(self) -> None:
-        """Acknowledge: it is not delivered again."""
+        """Acknowledge the message, so that it is not delivered again."""
         if self.committed is None:
             for each in self.raw_messages:
                 if isinstance(each, ReceivedMessage):
@@ -50,9 +50,9 @@ class RocketMQMessage(StreamMessage[Any]):
         await super().ack()
 
     async def nack(self, delay_level: int = 0, *, pause_ms: int = 0) -> None:
-        """Have it delivered again later, as ``cometmq.ReceivedMessage.retry`` says.
+        """Request a later redelivery; the arguments are those of ``cometmq.ReceivedMessage.retry``.
 
-        ``raise NackMessage(delay_level=3)`` in a handler passes the arguments.
+        ``raise NackMessage(delay_level=3)`` in a handler passes arguments.
         """
         if self.committed is None:
             for each in self.raw_messages:
@@ -61,7 +61,7 @@ class RocketMQMessage(StreamMessage[Any]):
         await super().nack()
 
     async def reject(self) -> None:
-        """Make it a dead letter at once."""
+        """Move the message to the dead-letter queue at once."""
         if self.committed is None:
             for each in self.raw_messages:
                 if isinstance(each, ReceivedMessage):
@@ -70,7 +70,7 @@ class RocketMQMessage(StreamMessage[Any]):
 
 
 def messages_of(raw: Any) -> tuple[MessageView, ...]:
-    """Return the messages of a batch; a single one as a batch of its own."""
+    """Return the messages of a batch; of a single message, a tuple with it."""
     return raw if isinstance(raw, tuple) else (raw,)
 
 
@@ -81,7 +81,7 @@ def headers_of(message: MessageView) -> dict[str, Any]:
 
 
 async def parse_message(message: MessageView) -> RocketMQMessage:
-    """Return a message with its headers."""
+    """Return FastStream's message for a received one."""
     headers = headers_of(message)
     return RocketMQMessage(
         message,
@@ -95,8 +95,9 @@ async def parse_message(message: MessageView) -> RocketMQMessage:
 
 
 async def parse_batch(messages: Sequence[MessageView]) -> RocketMQMessage:
-    """Return several messages as one: its body is the list of their bodies, and its headers are
-    those of the first one. There is at least one.
+    """Return one FastStream message for a batch of at least one message.
+
+    Its body is the list of their bodies, and its headers are those of the first message.
     """
     headers = [headers_of(each) for each in messages]
     return RocketMQMessage(
@@ -111,14 +112,14 @@ async def parse_batch(messages: Sequence[MessageView]) -> RocketMQMessage:
 
 
 async def decode(message: StreamMessage[Any]) -> Any:
-    """Return the value of a body by its content type: JSON, MessagePack, text or bytes."""
+    """Decode a body by its content type: JSON, MessagePack, text or bytes."""
     kind = (message.content_type or "").partition(";")[0].strip().lower()
     if kind == MESSAGEPACK:
         return msgspec.msgpack.decode(message.body)
     return decode_message(message)
 
 
-# FastStream knows the decoder of a batch by this name.
+# FastStream recognises the decoder of batches by this name.
 async def decode_batch(message: StreamMessage[Any]) -> list[Any]:
-    """Return the values of the bodies of a batch."""
+    """Decode the bodies of a batch."""
     return [await decode(await parse_message(each)) for each in message.raw_message]

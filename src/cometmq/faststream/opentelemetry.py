@@ -1,7 +1,7 @@
 """OpenTelemetry traces and metrics of handlers and publishers, with FastStream's names.
 
-The context of a trace travels in the headers of messages, so in user properties, as that of
-``cometmq.otel`` does. Use one of the two.
+The trace context is sent in message headers, that is in user properties. ``cometmq.otel`` uses the
+same properties: use only one of the two.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COUNT: Final = "messaging.batch.message_count"
 
 
 class RocketMQTelemetrySettings(TelemetrySettingsProvider[Any, RocketMQPublishCommand]):
-    """Attributes of spans, after the conventions for messaging."""
+    """Attributes of spans, as in OpenTelemetry's conventions for messaging."""
 
     __slots__ = ("messaging_system",)
 
@@ -54,7 +54,7 @@ class RocketMQTelemetrySettings(TelemetrySettingsProvider[Any, RocketMQPublishCo
         return messages_of(msg.raw_message)[0].topic
 
     def get_publish_attrs_from_cmd(self, cmd: RocketMQPublishCommand) -> dict[str, Any]:
-        """Return the attributes of what is published."""
+        """Return the attributes of a publish command."""
         return {
             _SYSTEM: self.messaging_system,
             _DESTINATION: cmd.destination,
@@ -62,13 +62,14 @@ class RocketMQTelemetrySettings(TelemetrySettingsProvider[Any, RocketMQPublishCo
         }
 
     def get_publish_destination_name(self, cmd: RocketMQPublishCommand) -> str:
-        """Return the topic of what is published."""
+        """Return the topic of a publish command."""
         return cmd.destination
 
 
 class RocketMQTelemetryMiddleware(TelemetryMiddleware[RocketMQPublishCommand]):
-    """``RocketMQBroker(middlewares=[RocketMQTelemetryMiddleware()])``; providers are the global
-    ones unless they are given.
+    """Middleware for ``RocketMQBroker(middlewares=[RocketMQTelemetryMiddleware()])``.
+
+    Providers that are not given are the global ones.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The producer of a broker: commands become messages of its client."""
+"""The producer of a broker: it turns publish commands into messages and sends them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from cometmq.faststream.commands import SendOptions
     from cometmq.message.model import MessageView
 
-#: Time that a request waits for its reply if nothing else is said, as in RocketMQ's client.
+#: Default time that a request waits for its reply, as in RocketMQ's client.
 REQUEST_TIMEOUT_S: Final = 3.0
 _DELAYS: Final = ("delay_level", "delay_s", "deliver_at")
 
 
 class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
-    """Sends through the client that :meth:`connect` gives it.
+    """Sends through the client that :meth:`connect` received.
 
-    ``parser`` and ``decoder`` are those of the broker, for replies.
+    ``parser`` and ``decoder`` are those of the broker; they are used for replies.
     """
 
     def __init__(self, parser: CustomCallable | None, decoder: CustomCallable | None) -> None:
@@ -54,7 +54,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         self.use(codec)
 
     def use(self, codec: CodecProto | None) -> None:
-        """Encode bodies, and decode those of replies, with the codec of the broker, if any."""
+        """Encode bodies, and decode those of replies, with ``codec``; None is the default codec."""
         self.codec = codec or DefaultCodec()
         if codec is not None:
             self._decoder = ParserComposition(None, codec.decode)
@@ -71,8 +71,9 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         return self._client
 
     async def publish(self, cmd: RocketMQPublishCommand) -> Any:
-        """Send a message, and return its SendResult; or send the reply to a request: None.
+        """Send a message, and return its SendResult.
 
+        If the command has ``asked``, sends its body as the reply to that request and returns None.
         Raises as ``cometmq.Client.send``.
         """
         body, content_type = await self.codec.encode(cmd.body, self._serializer)
@@ -94,8 +95,10 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
         return await self.client.send_many(messages, order_key=cmd.options.get("order_key"))
 
     async def request(self, cmd: RocketMQPublishCommand) -> MessageView:
-        """Send a request and return its reply. Raises as ``cometmq.Client.request``, and
-        TimeoutError if no reply arrives in time.
+        """Send a request and return its reply.
+
+        Raises as ``cometmq.Client.request``, TimeoutError if no reply arrives in time, and
+        FeatureNotSupportedException for delays.
         """
         refuse_delays(cmd.options, "a request")
         body, content_type = await self.codec.encode(cmd.body, self._serializer)
@@ -117,7 +120,7 @@ class RocketMQProducer(ProducerProto[RocketMQPublishCommand]):
 async def encode_all(
     codec: CodecProto, cmd: RocketMQPublishCommand, serializer: SerializerProto | None
 ) -> list[tuple[bytes, str | None]]:
-    """Return the bodies of a batch with their content types."""
+    """Encode the bodies of a batch; return them with their content types."""
     if isinstance(codec, BatchCodecProto):
         return await codec.encode_batch(cmd.batch_bodies, serializer)
     return [await codec.encode(each, serializer) for each in cmd.batch_bodies]
@@ -144,7 +147,7 @@ def properties_of(cmd: RocketMQPublishCommand, content_type: str | None) -> dict
 
 
 def header_text(value: Any) -> str:
-    """Return the value of a header as text; of an Enum of texts it is the text."""
+    """Return the value of a header as text; for a member of an Enum of texts, its value."""
     if value is None:
         return ""
     return str.__str__(value) if isinstance(value, str) else str(value)
@@ -166,7 +169,7 @@ def message_of(cmd: RocketMQPublishCommand, body: bytes, content_type: str | Non
 
 
 def refuse_delays(options: SendOptions, what: str) -> None:
-    """Raise FeatureNotSupportedException if options have a delay, because ``what`` has none."""
+    """Raise FeatureNotSupportedException if ``options`` have a delay; ``what`` cannot have one."""
     given = [name for name in _DELAYS if options.get(name)]
     if given:
         raise FeatureNotSupportedException(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RocketMQMetricsSettings(MetricsSettingsProvider[Any, RocketMQPublishCommand]):
-    """Labels and sizes of messages; a batch counts as its messages."""
+    """Labels and sizes of messages; each message of a batch is counted."""
 
     __slots__ = ("messaging_system",)
 
@@ -28,7 +28,7 @@ class RocketMQMetricsSettings(MetricsSettingsProvider[Any, RocketMQPublishComman
         self.messaging_system = "rocketmq"
 
     def get_consume_attrs_from_message(self, msg: StreamMessage[Any]) -> ConsumeAttrs:
-        """Return topic, bytes and number of the messages of one call of a handler."""
+        """Return the topic of one call of a handler, and bytes and number of its messages."""
         messages = messages_of(msg.raw_message)
         return {
             "destination_name": messages[0].topic,
@@ -37,7 +37,7 @@ class RocketMQMetricsSettings(MetricsSettingsProvider[Any, RocketMQPublishComman
         }
 
     def get_publish_destination_name_from_cmd(self, cmd: RocketMQPublishCommand) -> str:
-        """Return the topic of what is published."""
+        """Return the topic of a publish command."""
         return cmd.destination
 
 

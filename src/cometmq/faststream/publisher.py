@@ -1,4 +1,4 @@
-"""Publishers: ``@broker.publisher("invoices")``, and those that send replies."""
+"""Publishers: those that ``@broker.publisher("invoices")`` declares, and those of replies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class RocketMQPublisherConfig(PublisherUsecaseConfig):
-    """What a publisher adds to each message."""
+    """Settings of a publisher: defaults for each of its messages.
+
+    ``batch`` makes each item of a handler's result a message.
+    """
 
     _outer_config: RocketMQBrokerConfig
     batch: bool = False
@@ -42,7 +45,7 @@ class RocketMQPublisherConfig(PublisherUsecaseConfig):
 class RocketMQPublisherSpecification(
     PublisherSpecification[RocketMQBrokerConfig, PublisherSpecificationConfig]
 ):
-    """A publisher in AsyncAPI, which has no bindings for RocketMQ."""
+    """The entry of a publisher in AsyncAPI, which has no bindings for RocketMQ."""
 
     __slots__ = ("_topic",)
 
@@ -80,7 +83,7 @@ class RocketMQPublisherSpecification(
 
 
 class RocketMQPublisher(PublisherUsecase):
-    """Sends to one topic. As a decorator it publishes what handlers return."""
+    """Publisher to one topic. As a decorator it sends the results of handlers."""
 
     _outer_config: RocketMQBrokerConfig
     specification: RocketMQPublisherSpecification  # type: ignore[assignment]
@@ -112,11 +115,10 @@ class RocketMQPublisher(PublisherUsecase):
         reply_to: str = "",
         **options: Unpack[SendOptions],
     ) -> Any:
-        """Send a message and return its SendResult; several, and return theirs, if it is a batch
-        publisher.
+        """Send a message and return its SendResult; a batch publisher may send several.
 
         Options and headers that are not given are the publisher's. Raises as
-        ``cometmq.Client.send``, and TypeError for several messages if it is none.
+        ``cometmq.Client.send``, and TypeError for several messages without ``batch``.
         """
         if messages and not self.batch:
             raise TypeError(
@@ -140,7 +142,7 @@ class RocketMQPublisher(PublisherUsecase):
     ) -> None:
         own = RocketMQPublishCommand.from_cmd(cmd, batch=self.batch)
         if self.batch and not own.batch_bodies:
-            return  # an empty result is no message
+            return  # an empty result has no message to send
         await self._send(own, _extra_middlewares)
 
     async def _send(
@@ -163,8 +165,10 @@ class RocketMQPublisher(PublisherUsecase):
         timeout: float = REQUEST_TIMEOUT_S,
         **options: Unpack[SendOptions],
     ) -> Any:
-        """Send a request and return its reply, a RocketMQMessage. Raises as
-        ``cometmq.Client.request``, and TimeoutError.
+        """Send a request and return its reply, a RocketMQMessage.
+
+        Raises as ``cometmq.Client.request``, and TimeoutError if no reply arrives within
+        ``timeout`` seconds.
         """
         cmd = RocketMQPublishCommand(
             message,
@@ -179,7 +183,10 @@ class RocketMQPublisher(PublisherUsecase):
 
 
 class ReplyPublisher(FakePublisher):
-    """Sends the result of a handler to the topic, or to the client, that asked for it."""
+    """Sends the result of a handler to the topic ``reply_to``, or to the client that waits for it.
+
+    ``asked`` is the message of a request whose client waits; otherwise None.
+    """
 
     __slots__ = ("_asked", "_topic")
 
@@ -189,10 +196,11 @@ class ReplyPublisher(FakePublisher):
         self._asked = asked
 
     def patch_command(self, cmd: PublishCommand) -> RocketMQPublishCommand:
-        """Return the command that sends a result there."""
+        """Return the command that sends a result as the reply."""
         own = RocketMQPublishCommand.from_cmd(super().patch_command(cmd))
         own.destination = self._topic
         own.asked = self._asked
-        # A handler may return the headers that it got: an answer to an answer would have no end.
+        # A handler may return the headers that it received. With REPLY_TO among them, the receiver
+        # would reply to the reply, and so on without end.
         own.headers = {name: each for name, each in own.headers.items() if name != REPLY_TO}
         return own

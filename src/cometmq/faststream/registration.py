@@ -1,4 +1,4 @@
-"""How subscribers and publishers are declared, on a broker or on a router."""
+"""Declaration of subscribers and publishers, on a broker or on a router."""
 
 from __future__ import annotations
 
@@ -46,17 +46,18 @@ if TYPE_CHECKING:
 
 
 class Described(TypedDict, total=False):
-    """Keywords about the entry of an endpoint in AsyncAPI."""
+    """Keywords for the entry of an endpoint in AsyncAPI."""
 
     title: str | None
     description: str | None
     include_in_schema: bool
-    #: Off: the broker forgets the endpoint when nothing else refers to it. Stop a subscriber first.
+    #: False: the broker keeps only a weak reference to the endpoint. Stop a subscriber before
+    #: dropping it.
     persistent: bool
 
 
 class PublisherOptions(Described, SendOptions, total=False):
-    """Keywords of a publisher: what it adds to each message, and its entry in AsyncAPI."""
+    """Keywords of a publisher: defaults for each message, and its entry in AsyncAPI."""
 
     headers: dict[str, Any]
     reply_to: str
@@ -88,15 +89,15 @@ _READING = frozenset(Reading.__dataclass_fields__)
 
 
 class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
-    """Declares subscribers and publishers."""
+    """Part of brokers and routers that declares subscribers and publishers."""
 
     def subscriber(  # type: ignore[override]
         self, *topics: str, group: str, **options: Unpack[SubscriberOptions]
     ) -> RocketMQSubscriber:
-        """Return a subscriber of topics: a member of ``group``, and a decorator of handlers.
+        """Declare a subscriber of topics: a member of ``group``, and a decorator of handlers.
 
-        Each subscriber needs a group of its own; all processes with that group share the messages.
-        Raises SetupError for arguments that exclude each other.
+        Each subscriber of a broker needs its own group; all processes with that group share the
+        messages. Raises SetupError for arguments that exclude each other.
         """
         refuse_unknown("subscriber()", options, SubscriberOptions)
         given: dict[str, Any] = dict(options)
@@ -133,10 +134,10 @@ class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
     def publisher(  # type: ignore[override]
         self, topic: str, **options: Unpack[PublisherOptions]
     ) -> RocketMQPublisher:
-        """Return a publisher to a topic, and a decorator of handlers whose results it sends.
+        """Declare a publisher to a topic, which is also a decorator of handlers: it sends results.
 
         With ``batch`` each item of a result is a message. Raises FeatureNotSupportedException for
-        delays of a batch.
+        ``batch`` with a delay.
         """
         refuse_unknown("publisher()", options, PublisherOptions)
         given: dict[str, Any] = dict(options)
@@ -175,9 +176,9 @@ class RocketMQRegistrator(Registrator[Any, RocketMQBrokerConfig]):
         middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
         include_in_schema: bool | None = None,
     ) -> None:
-        """Add the subscribers and publishers of a router; ``prefix`` goes before their topics.
+        """Add the subscribers and publishers of a router; their topics get the ``prefix``.
 
-        Raises TypeError for the router of another broker.
+        Raises TypeError for the router of another kind of broker.
         """
         if not isinstance(router, RocketMQRegistrator):
             raise TypeError(
@@ -214,7 +215,7 @@ class RocketMQRoute(SubscriberRoute):
 
 
 class RocketMQRouter(RocketMQRegistrator, BrokerRouter[Any, RocketMQBrokerConfig]):
-    """Subscribers and publishers that a broker includes; ``prefix`` goes before their topics."""
+    """Subscribers and publishers for a broker to include; their topics get the ``prefix``."""
 
     def __init__(
         self,

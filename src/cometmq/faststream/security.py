@@ -1,4 +1,4 @@
-"""FastStream's security objects as settings of the client."""
+"""Conversion of FastStream's security objects to settings of the client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def secured(config: ClientConfig, security: BaseSecurity | None) -> ClientConfig:
-    """Return ``config`` with the account and TLS of ``security``, unless it has its own.
+    """Return ``config`` with the account and TLS of ``security``; values in ``config`` win.
 
     The user name is an access key, and the password its secret key. Raises SetupError for
     mechanisms that RocketMQ does not have, and for an ``ssl_context``: the client makes its own.

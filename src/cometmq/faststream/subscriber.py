@@ -1,7 +1,7 @@
-"""Subscribers: members of a consumer group, and the handlers that get its messages.
+"""Subscribers: members of a consumer group, and the handlers that receive its messages.
 
-A subscriber holds one ``cometmq.Subscription``. ``max_workers`` tasks take its messages; one task
-collects them if the subscriber is for batches. What becomes of a message:
+A subscriber has one ``cometmq.Subscription``, from which ``max_workers`` tasks take messages or
+batches. The acknowledgement policy decides how a message is settled:
 
 | acknowledgement policy | handler returns | handler raises |
 |---|---|---|
@@ -11,11 +11,11 @@ collects them if the subscriber is for batches. What becomes of a message:
 | ACK_FIRST | acknowledged before the handler runs | |
 | MANUAL | what the handler calls: ``ack()``, ``nack()``, ``reject()`` | |
 
-With MANUAL a message that nobody settles stays with the subscriber, as one of its ``max_workers``.
-It is delivered again when the subscriber stops, or after the client's ``consume_timeout_ms``; only
-when it stops if it is ``ordered`` or broadcasts. The other policies settle every message: one that
-they leave open, because a handler ended by a cancellation or gave ``nack`` a wrong argument, is
-retried.
+With MANUAL, a message that the handler does not settle counts against the subscriber's concurrency
+(:attr:`Reading.concurrency`). It is delivered again when the subscriber stops, or after the
+client's ``consume_timeout_ms``; with ``ordered`` or broadcasting only when the subscriber stops.
+The other policies settle every message. If a handler was cancelled, or passed a wrong argument to
+``nack``, its message is still open and is retried.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.options import Mode, Sql, Start
     from cometmq.client.consumer.pushconsumer import Subscription
 
-#: Messages of a batch, and the time for which one waits for more, if nothing else is said.
+#: Default number of messages of a batch, and default time that a batch waits for more messages.
 MAX_RECORDS: Final = 32
 BATCH_TIMEOUT_S: Final = 0.2
-#: The task that called the handler, also in tasks that the handler starts.
+#: The worker task of the running handler; tasks that the handler starts inherit it.
 _worker: ContextVar[asyncio.Task[Any] | None] = ContextVar("worker", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a subscriber reads, and how: the arguments of ``cometmq.Client.subscribe``.
+    """What a subscriber reads, and how: arguments of ``cometmq.Client.subscribe``, and batches.
 
-    With ``batch`` handlers get up to ``max_records`` messages at a time; the first one waits at
-    most ``batch_timeout_s`` for the others.
+    With ``batch``, handlers receive up to ``max_records`` messages at a time; the first message
+    waits at most ``batch_timeout_s`` for the others.
     """
 
     topics: tuple[str, ...]
@@ -106,7 +106,7 @@ class Reading:
 
     @property
     def concurrency(self) -> int:
-        """Messages that may be in progress."""
+        """Largest number of messages in progress."""
         return self.max_workers * self.max_records if self.batch else self.max_workers
 
 
@@ -129,7 +129,7 @@ class RocketMQSubscriberConfig(SubscriberUsecaseConfig):
 class RocketMQSubscriberSpecification(
     SubscriberSpecification[RocketMQBrokerConfig, SubscriberSpecificationConfig]
 ):
-    """A subscriber in AsyncAPI, which has no bindings for RocketMQ: a channel for each topic."""
+    """The entry of a subscriber in AsyncAPI: a channel per topic, without RocketMQ bindings."""
 
     __slots__ = ("_topics",)
 
@@ -166,9 +166,9 @@ class RocketMQSubscriberSpecification(
 
 
 class RocketMQSubscriber(SubscriberUsecase[Any]):
-    """A member of a group whose messages go to the handlers that it decorates.
+    """Member of a consumer group that passes messages to the handlers that it decorates.
 
-    Without handlers, take messages with :meth:`get_one` or iterate over it.
+    Without handlers, call :meth:`get_one` or iterate over the subscriber.
     """
 
     _outer_config: RocketMQBrokerConfig
@@ -184,7 +184,7 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         super().__init__(config, specification, calls)
         self.reading = config.reading
         self._config = config
-        #: Why it reads no more, although nobody stopped it; "" while all is well.
+        #: Error that ended reading; "" otherwise.
         self.problem = ""
         self._subscription: Subscription | None = None
         self._tasks = Tasks()
@@ -198,7 +198,7 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
 
     @property
     def replies(self) -> bool:
-        """True if the results of handlers answer requests; batches answer none."""
+        """True if results of handlers are sent as replies; never for batches."""
         return not self._no_reply and not self.reading.batch
 
     # ------------------------------------------------------------------ life
@@ -206,7 +206,7 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
     async def start(self) -> None:
         """Join the group, and begin to call handlers.
 
-        Raises SetupError if another subscriber of this broker has the group, and as
+        Raises SetupError if another subscriber of this broker has the same group, and as
         ``cometmq.Subscription.start``.
         """
         await super().start()
@@ -223,8 +223,8 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         self._stopped = False
 
     def _build_fastdepends_model(self) -> None:
-        # FastStream takes the policy when a subscriber is declared. That of a router is declared
-        # before the router is included, so before the broker's policy is known.
+        # FastStream reads the policy when a subscriber is declared. On a router that is before the
+        # broker includes it, so the broker's policy is not known yet. Read it again here.
         self.ack_policy = self._config.ack_policy
         self._SubscriberUsecase__auto_ack_disabled = self._config.auto_ack_disabled
         super()._build_fastdepends_model()
@@ -243,7 +243,7 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         try:
             await joined.start()
         except BaseException as error:
-            await joined.close(0)  # a cancelled start would join later
+            await joined.close(0)  # otherwise a cancelled start could still join later
             if not isinstance(error, AlreadyInUse):
                 raise
             raise shared_group(reading.group) from error
@@ -251,10 +251,10 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         return joined
 
     async def stop(self) -> None:
-        """Take no more messages, wait for those in progress up to the broker's
-        ``graceful_timeout``, leave the group.
+        """Take no more messages, wait for those in progress, and leave the group.
 
-        In a handler it waits for that time, and the handler goes on afterwards.
+        Waits for the broker's ``graceful_timeout`` at most. A handler that calls it waits for the
+        whole time, because its own message is in progress, and then continues.
         """
         self.running = False
         self._stopped = True
@@ -265,10 +265,11 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
             if subscription is not None:
                 await subscription.close(int((self._outer_config.graceful_timeout or 0) * 1000))
         finally:
-            # FastStream's stop() would wait for the handlers once more.
+            # Not super().stop(), which would wait for the handlers once more.
             await tasks.close(spared=_worker.get())
 
     async def _work(self, subscription: Subscription) -> None:
+        """Pass messages to the handlers until the subscription is closed or fails."""
         _worker.set(asyncio.current_task())
         try:
             while (taken := await self._take(subscription)) is not None:
@@ -281,10 +282,10 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
     async def _take(
         self, subscription: Subscription, timeout_s: float | None = None
     ) -> ReceivedMessage | tuple[ReceivedMessage, ...] | None:
-        """Return the next message, or batch; None once the subscription is closed.
+        """Return the next message or batch; None once the subscription is closed.
 
-        Raises TimeoutError if there is no message within ``timeout_s``; the rest of a batch may
-        come later.
+        Raises TimeoutError if no message arrives within ``timeout_s``. A batch may take longer
+        after its first message.
         """
         ends = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -299,8 +300,10 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
     async def _collect(
         self, subscription: Subscription, first: ReceivedMessage
     ) -> tuple[ReceivedMessage, ...] | None:
-        """Return a batch that begins with a message, without those whose queue was given up in the
-        meantime; None once the subscription is closed.
+        """Return a batch that begins with ``first``; None once the subscription is closed.
+
+        Messages whose queue moved to another member in the meantime are left out, so the batch may
+        be empty.
         """
         batch = [first]
         try:
@@ -323,16 +326,16 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
     # ------------------------------------------------------------------ messages
 
     async def consume(self, msg: Any) -> Any:
-        """Process a message, or a batch; failures are logged."""
+        """Process a message or a batch; failures are logged."""
         try:
             return await super().consume(msg)
         except asyncio.CancelledError:
             if is_cancelled():
                 raise
-            return None  # the handler awaited a cancelled task: that ends it, and no worker
+            return None  # the handler awaited a cancelled task: the worker itself goes on
 
     async def process_message(self, msg: Any) -> Response:
-        """Process a message, or a batch, in all stages, with the client's hooks around it."""
+        """Process a message or a batch, with the client's consume hooks around it."""
         received = received_of(msg)
         async with AsyncExitStack() as stack:
             for each in received:
@@ -344,12 +347,13 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
                     await settle_open(received)
 
     async def get_one(self, *, timeout: float = 5.0) -> RocketMQMessage | None:
-        """Return the next message, or batch; None if there is none within ``timeout`` seconds.
+        """Return the next message or batch; None if there is none within ``timeout`` seconds.
 
-        The one before counts as processed: it is acknowledged, unless it is settled already or the
-        policy is MANUAL. Call ``ack()`` on the last one. Raises AssertionError, as FastStream's
-        subscribers do, if there are handlers, and IncorrectState after :meth:`stop`. A message that
-        a parser or a middleware refuses is retried, or what the policy says, and the error raised.
+        A call acknowledges the previous message, unless it is settled already or the policy is
+        MANUAL; call ``ack()`` on the last one. If a parser or a middleware raises, the message is
+        settled as the policy says for a handler that raises, and the error is raised here. Raises
+        AssertionError if there are handlers, as FastStream's subscribers do, and IncorrectState
+        after :meth:`stop`.
         """
         if self._stopped:
             raise IncorrectState(f"the subscriber of group {self.reading.group!r} is stopped")
@@ -359,7 +363,7 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
             return None
 
     async def __aiter__(self) -> AsyncIterator[RocketMQMessage]:
-        """Iterate over messages, or batches, as :meth:`get_one` returns them, until it stops."""
+        """Iterate over messages or batches until :meth:`stop`; acknowledges as get_one does."""
         while (message := await self._next(None)) is not None:
             yield message
 
@@ -401,7 +405,7 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         return found
 
     async def _refuse(self, raw: ReceivedMessage | tuple[ReceivedMessage, ...]) -> None:
-        """Settle a message that cannot be read as the policy settles one whose handler raises."""
+        """Settle a message that cannot be parsed like one whose handler raises."""
         for each in received_of(raw):
             if self.ack_policy in (AckPolicy.ACK, AckPolicy.ACK_FIRST):
                 each.ack()
@@ -415,7 +419,7 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
         return (ReplyPublisher(producer, message.reply_to, asked if waits else None),)
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
-        """Return what log lines say about a message."""
+        """Return the values of a message for log lines."""
         return {
             "topic": ",".join(self.topics),
             "group": self.reading.group,
@@ -424,7 +428,7 @@ class RocketMQSubscriber(SubscriberUsecase[Any]):
 
 
 def shared_group(group: str) -> SetupError:
-    """Return the error of a group that two subscribers of a broker have."""
+    """Return the error for two subscribers of a broker with the same group."""
     return SetupError(
         f"two subscribers have the group {group!r}: members of a group read the same topics, so "
         "give each subscriber a group of its own, or all topics to one"
@@ -432,13 +436,15 @@ def shared_group(group: str) -> SetupError:
 
 
 def received_of(raw: Any) -> list[ReceivedMessage]:
-    """Return what can be settled of a raw message, or of a tuple of them."""
+    """Return the messages, of a single one or of a batch, that can be settled."""
     return [each for each in messages_of(raw) if isinstance(each, ReceivedMessage)]
 
 
 async def settle_open(messages: Iterable[ReceivedMessage]) -> None:
-    """Have messages that are not settled delivered again: at once if this task is cancelled, and
-    otherwise later.
+    """Request redelivery of the messages that are not settled.
+
+    They are delivered again at once if this task is being cancelled, otherwise later. Settled
+    messages are not affected.
     """
     for each in messages:
         if is_cancelled():
@@ -448,6 +454,6 @@ async def settle_open(messages: Iterable[ReceivedMessage]) -> None:
 
 
 def is_cancelled() -> bool:
-    """Return whether someone cancels this task; a handler can raise CancelledError, too."""
+    """Return whether this task is being cancelled; handlers too can raise CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,8 +1,8 @@
-"""A broker for unit tests: messages go to handlers in memory, without a cluster.
+"""An in-memory broker for unit tests: messages go to handlers directly, without a cluster.
 
-In ``async with TestRocketMQBroker(broker) as tested:`` a ``tested.publish`` returns when all
-handlers have, and raises what they raise. Filters by tag and SQL92 hold; delays, retries and
-sharing among processes need a cluster: ``with_real=True``, or the pytest fixture of cometmq.
+In ``async with TestRocketMQBroker(broker) as tested:``, ``tested.publish`` returns after all
+handlers have returned, and raises their errors. Filters by tag and SQL92 work. Delays, retries and
+sharing among processes need a cluster: use ``with_real=True``, or cometmq's pytest fixture.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class TestRocketMQBroker(TestBroker[RocketMQBroker, EnterType], broker=RocketMQBroker):
-    """Brokers in memory, or with ``with_real`` on their cluster; see the module.
+    """Runs brokers in memory, or on their cluster if ``with_real``; see the module.
 
-    ``async with`` gives the broker, or several as a list.
+    ``async with`` returns the broker, or a list of several.
     """
 
     @overload
@@ -65,11 +65,12 @@ class TestRocketMQBroker(TestBroker[RocketMQBroker, EnterType], broker=RocketMQB
     def create_publisher_fake_subscriber(
         self, broker: RocketMQBroker, publisher: RocketMQPublisher
     ) -> tuple[RocketMQSubscriber, bool]:
-        """Return a subscriber that shows what ``publisher`` sends, and whether the application
-        declared it.
+        """Return a subscriber that receives all messages of ``publisher``.
+
+        The second value is True if the application declared the subscriber.
         """
         for known in subscribers_of(self.brokers):
-            # One with a filter does not see all that the publisher sends.
+            # A subscriber with a filter would miss some of the publisher's messages.
             if publisher.topic in known.topics and known.reading.filter == "*":
                 return known, True
         group = f"test-{uuid.uuid4().hex}"
@@ -115,7 +116,7 @@ def subscribers_of(brokers: Sequence[RocketMQBroker]) -> Iterator[RocketMQSubscr
 
 
 class MemoryProducer(RocketMQProducer):
-    """Passes messages to the subscribers of all brokers under test, in turn."""
+    """Passes messages to the subscribers of all brokers under test, one after the other."""
 
     def __init__(self, broker: RocketMQBroker, brokers: Sequence[RocketMQBroker]) -> None:
         super().__init__(broker._parser, broker._decoder)
@@ -132,18 +133,19 @@ class MemoryProducer(RocketMQProducer):
         return self._memory
 
     async def publish(self, cmd: RocketMQPublishCommand) -> SendResult:
-        """Call all handlers of a message. Raises what they raise."""
+        """Call all handlers of a message. Raises their errors."""
         encoded = await self.codec.encode(cmd.body, self._serializer)
         return (await self._deliver(cmd, [encoded]))[0]
 
     async def publish_batch(self, cmd: RocketMQPublishCommand) -> list[SendResult]:
-        """Call all handlers of the messages. Raises what they raise."""
+        """Call all handlers of the messages. Raises their errors."""
         refuse_delays(cmd.options, "a batch")
         return await self._deliver(cmd, await encode_all(self.codec, cmd, self._serializer))
 
     async def request(self, cmd: RocketMQPublishCommand) -> MessageView:
-        """Call the handlers of a request, and return the first reply. Raises what they raise,
-        TimeoutError if there is no reply, and SubscriberNotFound.
+        """Call the handlers of a request, and return the first reply.
+
+        Raises the errors of handlers, TimeoutError if there is no reply, and SubscriberNotFound.
         """
         refuse_delays(cmd.options, "a request")
         asked = self._stored(cmd, *await self.codec.encode(cmd.body, self._serializer))
@@ -180,8 +182,9 @@ class MemoryProducer(RocketMQProducer):
     def _stored(
         self, cmd: RocketMQPublishCommand, body: bytes, content_type: str | None
     ) -> MessageView:
-        """Return a message as a broker would have stored it. Raises what the client raises for
-        messages that it does not send.
+        """Return a message as if a broker had stored it.
+
+        Raises the errors of the client for messages that it would not send.
         """
         sent = message_of(cmd, body, content_type)
         check_target(sent.topic)
@@ -211,7 +214,7 @@ class MemoryProducer(RocketMQProducer):
 
 
 def reads(subscriber: RocketMQSubscriber, message: MessageView) -> bool:
-    """Return whether a subscriber gets a message: it reads the topic, and the filter matches."""
+    """Return whether a subscriber reads the topic of a message and its filter matches."""
     if message.topic not in subscriber.topics:
         return False
     wanted = parse_filter(subscriber.reading.filter)
@@ -221,12 +224,12 @@ def reads(subscriber: RocketMQSubscriber, message: MessageView) -> bool:
 
 
 def payload(subscriber: RocketMQSubscriber, messages: list[MessageView]) -> Any:
-    """Return messages as a subscriber takes them: one, or a batch."""
+    """Return the raw message for a subscriber: a tuple for a batch, otherwise the message."""
     return tuple(messages) if subscriber.reading.batch else messages[0]
 
 
 class MemoryClient:
-    """Stands for the client of a broker under test."""
+    """Replaces the client of a broker under test."""
 
     def __init__(self) -> None:
         self._subscriptions: list[MemorySubscription] = []
@@ -244,25 +247,25 @@ class MemoryClient:
 
 
 class MemorySubscription:
-    """A subscription without messages, until it is closed."""
+    """A subscription without messages; iterating over it waits until it is closed."""
 
     def __init__(self) -> None:
         self._closed = asyncio.Event()
 
     @property
     def closed(self) -> bool:
-        """True once it is closed."""
+        """True after :meth:`end` or :meth:`close`."""
         return self._closed.is_set()
 
     async def start(self) -> None:
-        """Join nothing."""
+        """Do nothing: there is no group to join."""
 
     def end(self) -> None:
         """End the iterations."""
         self._closed.set()
 
     async def close(self, _timeout_ms: int = 0) -> int:
-        """End the iterations; no message is unfinished."""
+        """End the iterations; return 0, the number of unfinished messages."""
         self.end()
         return 0
 

@@ -1,4 +1,4 @@
 """Filters of subscriptions: tag expressions with Java-compatible hash codes, and SQL92.
 
-Pure: takes an expression and messages, returns whether they match.
+Pure: an expression and messages go in, and which messages match comes out.
 """

@@ -1,20 +1,21 @@
-"""SQL92 filters: an expression is compiled once to a program that runs on message properties, also
-on those of stored records.
+"""SQL92 filters: an expression is compiled once to a program, which runs on the properties of
+messages or of stored records.
 
-Logic is three-valued: True, False, or unknown, which is the result of comparing a missing property;
-only True is a match. Properties are text. Compared with a number they are read as a number,
-compared with TRUE or FALSE as a boolean. Text that is not a number, compared with a number, is an
-error of the whole evaluation: the message does not match, even if another operand of an OR is true
-(upstream: ComparisonExpression.java, ExpressionMessageFilter.java).
+Logic is three-valued: comparing a missing property is neither true nor false but unknown, and only
+true is a match. Properties are text, converted for a comparison:
 
-speedups/plain/match.py defines the steps of a program.
+    with a number          to a number; text that is none is an error of the whole evaluation: the
+                           message does not match, even if another operand of an OR is true
+    with TRUE or FALSE     to a boolean
 
-:func:`matching` filters stored records without decoding them: only lengths are read to find the
-properties, and matching records are returned as slices. This blocks the event loop, so a
-:class:`Budget` limits the work of one read. With a filter of a few comparisons, a read evaluates as
-many small messages as without limits. The more parts the filter has, and the longer the properties
-are, the fewer messages a read evaluates. It then ends early, and the reader continues at the next
-offset.
+(upstream: ComparisonExpression.java, ExpressionMessageFilter.java). speedups/plain/match.py defines
+the steps of a program.
+
+:func:`matching` filters stored records without decoding them: it reads only lengths to find the
+properties, and returns matching records as slices. Filtering blocks the event loop, so a
+:class:`Budget` limits how many messages one read evaluates. The limit is lower for filters with
+more parts and for longer properties; a filter of a few comparisons on small messages does not
+reach it. At the limit a read ends early, and the reader continues at the next offset.
 """
 
 from __future__ import annotations
@@ -60,16 +61,17 @@ _SEARCHES: Final = {
     "STARTSWITH": Op.STARTS_WITH,
     "ENDSWITH": Op.ENDS_WITH,
 }
-#: Upper bounds of the memory of a filter, of one part of it and of one character of its text.
+#: Upper bounds of memory: of an empty filter, of each part, and of each character of its text.
 _FILTER_BYTES: Final = 5_000
 _PART_BYTES: Final = 130
 _CHAR_BYTES: Final = 20
 
-#: Parts of an expression times messages; in plain Python each takes up to half a microsecond.
+#: Limits of one read. Parts of the expression times messages: in plain Python, evaluating one part
+#: takes up to half a microsecond.
 MAX_COMPARISONS: Final = 20_000
 #: Total bytes of properties.
 MAX_BYTES: Final = 262_144
-#: Parts of an expression times bytes of properties, because each part may search all of them.
+#: Parts of the expression times bytes of properties, because each part may search all of them.
 MAX_SEARCHED_BYTES: Final = 2 << 20
 
 
@@ -88,7 +90,7 @@ class SqlFilter:
 
     @property
     def size_bytes(self) -> int:
-        """Upper bound of its memory, roughly."""
+        """Approximate upper bound of the filter's memory."""
         return _FILTER_BYTES + _PART_BYTES * self.weight + _CHAR_BYTES * len(self.expression)
 
     def __repr__(self) -> str:
@@ -110,8 +112,8 @@ def _compiled(tree: Node) -> Program:
 
 
 class _Compiler:
-    """Appends the steps of nodes to ``code``; the steps of each node leave one value on the
-    stack.
+    """Compiles nodes to steps, appended to ``code``. The steps of a node leave one value on the
+    program's stack.
     """
 
     __slots__ = ("code",)
@@ -120,7 +122,7 @@ class _Compiler:
         self.code: list[Step] = []
 
     def truth(self, node: Node) -> None:
-        """Compile a node used as a condition; the text of a property alone is never true."""
+        """Compile a node used as a condition; there a property is false, or unknown if missing."""
         self.value(node)
         if isinstance(node, Property):
             self._step(Op.AS_TRUTH)
@@ -152,6 +154,7 @@ class _Compiler:
                 self._sought(node)
 
     def _sought(self, node: OneOf | Search) -> None:
+        """Compile IN, CONTAINS, STARTSWITH or ENDSWITH."""
         self.value(Property(node.name))
         if isinstance(node, OneOf):
             self._step(Op.ONE_OF, in_order(text.encode() for text in node.texts))
@@ -185,7 +188,7 @@ class _Compiler:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Matching records; adjacent ones are joined into one chunk."""
+    """Result of :func:`matching`: the matching records, adjacent ones joined into one chunk."""
 
     chunks: list[memoryview]
     count: int
@@ -208,7 +211,7 @@ def matching(
     size_bytes = 0
     last: memoryview | None = None
     first = stop = 0
-    # Join matches that are adjacent in a chunk, so that there are fewer slices to send.
+    # Join matches that are adjacent in a chunk, so that fewer slices are sent.
     for chunk, at, size in compress(places, verdicts):
         size_bytes += size
         if chunk is not last or at != stop:
@@ -224,8 +227,8 @@ def matching(
 class Budget:
     """Remaining work of one read with an expression of ``weight`` parts.
 
-    ``count`` messages with ``size_bytes`` of properties are left. At least one message may always
-    be evaluated.
+    The read may still evaluate ``count`` messages with ``size_bytes`` of properties. Every read may
+    evaluate at least one message.
     """
 
     __slots__ = ("count", "size_bytes")

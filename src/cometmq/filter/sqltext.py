@@ -1,4 +1,4 @@
-"""Parser of SQL92 filters: text to tree (upstream: SelectorParser.jj).
+"""Parser of SQL92 filter expressions; the result is a tree of nodes (upstream: SelectorParser.jj).
 
     or          and { OR and }
     and         equality { AND equality }
@@ -28,30 +28,30 @@ from cometmq.core.errors import CometError
 
 #: Limit of nested parentheses, signs and NOTs in the text.
 MAX_DEPTH = 64
-#: Limit of levels of the tree: ``a = a = a`` nests without parentheses.
+#: Limit of levels of the tree, which can be deeper: ``a = a = a`` nests without parentheses.
 MAX_TREE_DEPTH = 128
 MAX_CHARS = 65_536
-#: Limit of tokens: names, numbers, strings, keywords, signs, comments. Each takes microseconds.
+#: Limit of tokens, comments included. Each takes microseconds.
 MAX_WORDS = 2_048
-#: Limit of node evaluations per message. They can be more than the nodes, as BETWEEN evaluates its
-#: left operand twice.
+#: Limit of node evaluations per message. BETWEEN evaluates its left operand twice, so there can be
+#: more evaluations than nodes.
 MAX_PARTS = 4_096
 
-#: Limit of a Java long, and its number of digits: longer texts are not converted.
+#: The first number above a Java long, and its number of digits; longer texts are not converted.
 _LONG_LIMIT = 1 << 63
 _LONG_DIGITS = 19
-#: Characters of a token that an error repeats.
+#: Most characters of a token that an error quotes.
 _MAX_QUOTED = 40
 _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _WORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", *_SEARCHES))
-#: What a unary continues with, and a comparison after its first operand.
+#: Tokens at which a ``unary`` nests deeper, and those at which a ``comparison`` continues.
 _BEFORE_VALUE = frozenset("+-(") | {"NOT"}
 _AFTER_VALUE = frozenset(("<", "<=", ">", ">=", "NOT", "BETWEEN", "IN", *_SEARCHES))
-# All quantifiers are possessive, so a token is matched or not in one pass over its characters.
-# Comments after -- are not among the tokens. They must end with a line end, and a search for it at
-# each -- would take quadratic time; the position of the last one is computed once for the text.
-# Digits directly after the number 0, such as 007, which the parser rejects, are one token. If each
-# zero were one, each would scan all digits after it.
+# All quantifiers are possessive, so a token takes one pass over its characters.
+# Comments after -- have a pattern of their own, which is tried only before the last line end. They
+# must end with one, and searching for it at each -- would take quadratic time.
+# The digits after a leading 0, as in 007, are one token, which the parser rejects. If each 0 were a
+# token, each would scan all digits after it.
 _TOKEN = re.compile(
     r"""(?P<blank>[ \t\n\r\f]++|/\*.*?\*/)
       | (?P<float>\d++(?:\.\d*+(?:[eE][+-]?\d++)?|[eE][+-]?\d++)|\.\d++(?:[eE][+-]?\d++)?)
@@ -62,10 +62,10 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _COMMENT = re.compile(r"--[^\n\r]*+[\n\r]")
-#: Roughly a token: strings and comments are counted by their words, and comments as one more.
+#: Approximation of a token, which also counts the words inside strings and comments.
 _ROUGH_WORD = re.compile(r"[A-Za-z0-9_$.]++|[=<>(),'+-]|/\*")
 
-#: As many characters count as a word.
+#: Number of characters that cost as much as one word.
 _WORD_CHARS = 512
 
 
@@ -152,7 +152,7 @@ _NOT_ORDERED = (*_CONDITIONS, Constant)
 
 
 class _Token(NamedTuple):
-    """A token; the text alone tells a word or a sign from all others."""
+    """A token. Words and signs are compared by text alone: the text of a string has its quotes."""
 
     kind: str
     text: str
@@ -188,13 +188,15 @@ def parse_and_count(expression: str) -> tuple[Node, int]:
 
 
 def count_words(expression: str) -> int:
-    """Estimate the number of tokens, at most MAX_WORDS, as the cost of parsing an expression."""
+    """Estimate the number of tokens of an expression, at most MAX_WORDS."""
     return sum(1 for _ in islice(_ROUGH_WORD.finditer(expression), MAX_WORDS))
 
 
 def parsing_words(expression: str) -> int:
-    """Estimate the cost of parsing an expression in words, at most MAX_WORDS. A long string or
-    number takes time, too."""
+    """Estimate the cost of parsing an expression, in words, at most MAX_WORDS.
+
+    The length counts too, because a long string or number takes time.
+    """
     return min(count_words(expression) + len(expression) // _WORD_CHARS + 1, MAX_WORDS)
 
 
@@ -202,7 +204,7 @@ def measure(root: Node) -> tuple[int, int]:
     """Return the number of levels of a tree and the number of node evaluations.
 
     A node shared by several parents counts once for each. The walk is iterative, so that a deep
-    tree cannot exhaust the stack, and measures each node with operands once, after all of them.
+    tree cannot exhaust the stack. A node is measured once, after all its operands.
     """
     measured: dict[int, tuple[int, int]] = {}
     stack = [root]
@@ -306,9 +308,9 @@ class _Reader:
             raise self.unexpected(text)
 
     def as_condition(self, node: Node, position: int) -> Node:
-        """Return ``node`` if it can be a condition: a property counts, a number does not.
+        """Return ``node`` if it can be a condition, as a property can and a number cannot.
 
-        Raises BadFilter otherwise, with ``position``, where the node begins in the text.
+        Raises BadFilter otherwise; ``position`` is where the node begins in the text.
         """
         if isinstance(node, _TRUTHS) or _is_condition_constant(node):
             return node
@@ -369,7 +371,7 @@ class _Reader:
                 found: Node = OneOf(self._name(left, "IN"), self._texts())
             elif kind := self.accept(*_SEARCHES):
                 found = Search(kind, self._name(left, kind), self._text())
-            else:  # a NOT that belongs to nothing
+            else:  # a NOT without BETWEEN, IN or a search: leave it to the caller, which rejects it
                 self._go_to(start)
                 break
             left = Not(found) if negated else found

@@ -1,8 +1,8 @@
 """Tags: one short word per message, compared by hash in the broker and by text in the client.
 
-A queue entry holds the hash of the tag (Java's ``String.hashCode``). Different tags can have the
-same hash, so the client compares the text too. An expression is ``*`` (or empty) for every message,
-or ``a || b`` (upstream: FilterAPI.java, MessageStoreImpl tagsString2tagsCode).
+A consume queue entry holds the hash of the tag (Java's ``String.hashCode``). Different tags can
+have the same hash, so the client also compares the text. An expression is ``*`` (or empty) for
+every message, or ``a || b`` (upstream: FilterAPI.java, MessageStoreImpl tagsString2tagsCode).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from cometmq.core.errors import CometError
 from cometmq.speedups import java_hash
 
 ALL = "*"
-#: Characters that users, or other brokers, take for separators of tags.
+#: Characters that users or other brokers may mistake for separators of tags.
 _PARTING = "|,"
 _SEPARATOR = "||"
-#: Maximum number of tags in an expression: a filter compares with all of them.
+#: Maximum number of different tags in an expression.
 MAX_TAGS = 4_096
 #: Maximum number of parts of an expression, repeated and empty ones included. An expression with
 #: more is rejected before it is split.
 _MAX_PARTS = 2 * MAX_TAGS
 _CACHE_LIMIT = 65_536
-#: Codes of longer tags are not cached: a tag may be as long as the properties allow.
+#: Codes of longer tags are not cached, since a tag can be as long as all properties together.
 _CACHED_CHARS = 64
 _codes: dict[str, int] = {}
 
@@ -43,12 +43,12 @@ def tag_code(tag: str | None) -> int:
 
 
 class BadTags(CometError, ValueError):
-    """A tag expression cannot be used."""
+    """A tag expression is invalid; the message says why and what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """Parsed expression. ``tags`` and ``codes`` are empty when every message matches."""
+    """Parsed expression: its tags and their codes; both are empty when every message matches."""
 
     expression: str
     tags: frozenset[str]
@@ -62,7 +62,7 @@ class TagFilter:
         return not self.tags
 
     def accepts_code(self, code: int) -> bool:
-        """Return whether a queue entry may match (another tag can have the same hash)."""
+        """Return whether a queue entry may match; a different tag can have the same code."""
         return not self.codes or code in self.codes
 
     def accepts(self, tag: str) -> bool:
@@ -98,7 +98,7 @@ def _too_many(text: str, count: int) -> BadTags:
 
 
 def problem_of(tag: str) -> str:
-    """Return why no expression can select ``tag`` on any broker; empty if one can."""
+    """Return why no tag expression can select messages with ``tag``; empty if one can."""
     if tag.strip() != tag or not tag:
         return "is empty, or begins or ends with a space"
     if _SEPARATOR in tag:
@@ -107,9 +107,10 @@ def problem_of(tag: str) -> str:
 
 
 def parse_exactly(expression: str | None) -> TagFilter:
-    """Parse like :func:`parse`, but reject expressions that most likely match nothing.
+    """Parse like :func:`parse`, but raise BadTags for a tag that is probably a mistake.
 
-    The error explains the correct form. CometMQ's own client uses this function.
+    Such a tag contains a separator of another system, or ``*`` among other tags. CometMQ's own
+    client uses this function.
     """
     wanted = parse(expression)
     for tag in sorted(wanted.tags):

@@ -1,7 +1,7 @@
-"""Transport of kombu: Celery and other programs of kombu run on RocketMQ.
+"""A transport for kombu, with which Celery and other users of kombu run on RocketMQ.
 
-``import cometmq.kombu`` makes kombu know URLs that begin with ``cometmq://``; without the import,
-pass ``transport="cometmq.kombu:Transport"``, which Celery calls ``broker_transport``.
+``import cometmq.kombu`` registers the URL scheme ``cometmq://`` with kombu. Without the import,
+pass ``transport="cometmq.kombu:Transport"``; Celery's setting for it is ``broker_transport``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Delay levels: how long a message waits at a broker that has no timers. Pure."""
+"""Delay levels: the fixed delays that a broker without timers offers. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 _MINUTE: Final = 60
 _HOUR: Final = 3_600
-#: Seconds of the levels that brokers have unless ``messageDelayLevel`` is set.
+#: Seconds of levels 1 to 18, unless ``messageDelayLevel`` is set at the broker.
 _LEVELS_S: Final = (
     *(1, 5, 10, 30),
     *(minutes * _MINUTE for minutes in (*range(1, 11), 20, 30)),
@@ -16,5 +16,5 @@ _LEVELS_S: Final = (
 
 
 def level_within_ms(left_ms: int) -> int:
-    """Return the longest level that ends within ``left_ms``; 0, which is none, under a second."""
+    """Return the longest level whose delay is at most ``left_ms``; 0 (no delay) under a second."""
     return bisect_right(_LEVELS_S, left_ms / 1_000)

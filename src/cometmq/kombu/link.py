@@ -1,7 +1,10 @@
-"""Link of one kombu connection to a cluster: a client on a loop thread, and what it receives.
+"""Link of one kombu connection to a cluster: a client on a loop thread, and received messages.
 
-The loop thread fills buffers. The threads that use kombu take messages from them and acknowledge
-them. A socket wakes Celery's event loop and the threads that wait for messages.
+    loop thread        runs the client, fills a buffer per topic, acknowledges at the broker
+    threads of kombu   take messages from the buffers, and settle them
+    socket pair        wakes Celery's event loop and threads that wait for messages
+
+A forked process needs a link of its own.
 """
 
 from __future__ import annotations
@@ -35,18 +38,22 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: Maximum number of messages of a topic that wait for kombu; others stay in the subscription.
+#: Maximum number of messages in the buffer of a topic; others stay in the subscription.
 _BUFFER: Final = 256
-#: Delay before the first delivery from a queue with priorities. The first pulls are answered in any
-#: order, and urgent messages should be delivered first.
+#: Delay before the first delivery from a queue with priorities. The first pulls of its topics are
+#: answered in any order, and urgent messages should be delivered first.
 _FIRST_PULLS_MS: Final = 200
+#: Delay level of a retry that moves the message to the dead-letter queue.
 _DEAD_LETTER_LEVEL: Final = -1
 #: Maximum number of unacknowledged messages of a queue that kombu may hold.
 _HELD: Final = 65_535
 
 
 class Delivery:
-    """A message for kombu; ``received`` is None if no broker waits for an acknowledgement."""
+    """A message for kombu.
+
+    ``received`` is None for a message of a temporary queue, which is not acknowledged.
+    """
 
     __slots__ = ("body", "born_ms", "feed", "is_settled", "received", "returns")
 
@@ -62,25 +69,29 @@ class Delivery:
         self.received = received
         self.feed = feed
         self.is_settled = False
-        #: True if the message is given back, to be delivered again, instead of acknowledged.
+        #: True if settling gives the message back, for redelivery, instead of acknowledging it.
         self.returns = False
 
 
 class Feed:
-    """Messages of one queue: the subscription, and a buffer for each priority step."""
+    """Messages of one kombu queue: the subscription, and a buffer for each priority step.
+
+    ``topics`` are those of the steps, the highest first.
+    """
 
     def __init__(self, queue: str, subscription: Subscription, topics: list[str]) -> None:
         self.queue = queue
         self.subscription = subscription
-        #: The highest step first.
+        #: Buffers by topic, that of the highest step first.
         self.buffers: dict[str, deque[Delivery]] = {topic: deque() for topic in topics}
         self.lowest = self.buffers[topics[-1]]
-        #: Deliveries that were taken (by threads of kombu), and settled (by the loop).
+        #: Numbers of deliveries that threads of kombu took, and that the loop settled.
         self.taken = self.settled = 0
-        #: What ended the subscription.
+        #: The error that ended the subscription.
         self.error: Exception | None = None
         #: True if no consumer is left. The subscription ends when no delivery is held.
         self.is_cancelled = False
+        #: False until _FIRST_PULLS_MS after the first message; then messages may be taken.
         self.is_open = len(topics) == 1
 
     @property
@@ -90,11 +101,11 @@ class Feed:
 
     @property
     def waiting(self) -> int:
-        """Number of messages that can be taken."""
+        """Number of messages in the buffers."""
         return sum(map(len, self.buffers.values()))
 
     def take(self) -> Delivery | None:
-        """Return the next message, or None. Raises what ended the subscription."""
+        """Return the next message, or None. Raises the error that ended the subscription."""
         if self.is_open:
             for buffer in self.buffers.values():
                 if buffer:
@@ -106,9 +117,9 @@ class Feed:
 
 
 class Link:
-    """Connection to a cluster, for the process that opened it.
+    """Connection to a cluster, usable only in the process that opened it.
 
-    All methods may be called from any thread. They raise what the client raises.
+    All public methods may be called from any thread, and raise the client's errors.
     """
 
     def __init__(self, options: Options) -> None:
@@ -120,11 +131,13 @@ class Link:
         self._awake.setblocking(False)
         self._waker.setblocking(False)
         self._feeds: dict[str, Feed] = {}
-        #: Groups that this link leaves, by queue.
+        #: Tasks that leave the group of a queue, by queue.
         self._leaving: dict[str, asyncio.Task[Any]] = {}
-        #: One caller joins a group at a time.
+        #: Only one caller at a time joins a group.
         self._joining = asyncio.Lock()
+        #: Topics that exist.
         self._known: set[str] = set()
+        #: Settled deliveries that the loop has not passed to the client yet.
         self._settled: deque[Delivery] = deque()
         self._is_settling = False
         try:
@@ -148,7 +161,10 @@ class Link:
         return client, Tasks()
 
     def close(self) -> None:
-        """Leave all groups; what was not acknowledged is delivered again, here or elsewhere."""
+        """Leave all groups and close the client; unacknowledged messages are delivered again.
+
+        In a forked process only the sockets are closed, because the loop runs in the parent.
+        """
         try:
             if self.pid == os.getpid():
                 try:
@@ -171,11 +187,11 @@ class Link:
         return self._awake.fileno()
 
     def wake(self) -> None:
-        """Wake the threads that wait."""
+        """Wake the threads and the event loop that wait for messages."""
         try:
             self._waker.send(b"\0")
         except BlockingIOError:
-            return  # It is readable already.
+            return  # The buffer is full, so the other end is readable already.
         except OSError as error:
             log.debug("wake_failed error=%r", error)
 
@@ -188,7 +204,7 @@ class Link:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until messages arrive, at most ``timeout_s``."""
-        # The socket itself never blocks: another thread may clear it meanwhile.
+        # Poll, then read without blocking: another thread may have cleared the signal in between.
         arrived = select.poll()
         arrived.register(self._awake, select.POLLIN)
         if arrived.poll(max(timeout_s, 0.001) * 1_000):
@@ -233,7 +249,7 @@ class Link:
         return f"{self.options.group}-{topic_of(queue)}"
 
     def size(self, queue: str) -> int:
-        """Return the number of messages that are stored after the group's offsets."""
+        """Return the number of messages that wait: those stored after the group's offsets."""
         return self._run(self._size(queue))
 
     async def _size(self, queue: str) -> int:
@@ -252,11 +268,11 @@ class Link:
         return waiting
 
     def purge(self, queue: str) -> int:
-        """Move the group to the end of the queue; return how many messages that skips."""
+        """Move the group to the end of the queue; return the number of skipped messages."""
         skipped = self.size(queue)
         feed = self._feeds.get(queue)
         if feed is not None:
-            # More messages may arrive meanwhile; the reset skips them.
+            # Empty the buffers once. The reset below skips messages that arrive meanwhile.
             for _ in range(feed.waiting):
                 waiting = feed.take()
                 if waiting is not None:
@@ -277,7 +293,7 @@ class Link:
             try:
                 await admin.consumers.reset(group, wrap(topic))
             except BrokerRefused:
-                # Java brokers 4.9.7 do not reset a group that has no offsets.
+                # Java brokers (4.9.7) refuse to reset a group without offsets: commit some.
                 ends = await admin.topic_stats(wrap(topic))
                 offsets = {place: end.max_offset for place, end in ends.items()}
                 await admin.commit_group_offsets(group, offsets)
@@ -305,7 +321,7 @@ class Link:
         return self._run(self._read(queue))
 
     async def _read(self, queue: str) -> Feed:
-        # This is decided on the loop, because feeds also end there.
+        # Check _feeds again, here on the loop: feeds are also removed on the loop.
         async with self._joining:
             feed = self._feeds.get(queue)
             if feed is None:
@@ -335,6 +351,7 @@ class Link:
         self.wake()
 
     async def _fill(self, feed: Feed) -> None:
+        """Fill the buffers of a feed until its subscription ends."""
         try:
             await self._fill_from_subscription(feed)
         except Exception as error:
@@ -348,7 +365,7 @@ class Link:
             if is_first:
                 is_first = False
                 self._tasks.spawn(self._open_soon(feed), name=f"open {feed.queue}")
-            # A message that was sent back has the retry topic: it gets the lowest priority.
+            # A retried message has the retry topic, not that of its step: lowest priority.
             buffer = feed.buffers.get(message.topic, feed.lowest)
             buffer.append(Delivery(message.body, message.born_ms, message, feed))
             self.wake()
@@ -358,7 +375,7 @@ class Link:
     def take(self, queue: str) -> Delivery | None:
         """Return the next message of a queue, or None.
 
-        Messages of a broker queue that has moved to another member are left to that member.
+        A buffered message whose broker queue has moved to another member is given back to it.
         """
         feed = self._feeds.get(queue)
         while feed is not None:
@@ -370,7 +387,7 @@ class Link:
         return None
 
     def settle(self, delivery: Delivery) -> None:
-        """Acknowledge a message: it is not delivered again."""
+        """Acknowledge a message (or give it back if ``returns`` is set). Does not wait."""
         if delivery.received is None or delivery.is_settled:
             return
         delivery.is_settled = True
@@ -402,6 +419,7 @@ class Link:
         self._let_go(delivery)
 
     def _let_go(self, delivery: Delivery) -> None:
+        """Count a settled delivery; leave the group if it was the last of a cancelled feed."""
         feed = delivery.feed
         if feed is not None:
             feed.settled += 1
@@ -409,7 +427,7 @@ class Link:
                 self._leave(feed)
 
     def stop(self, queue: str, *, at_once: bool = False) -> None:
-        """Leave the queue's group ``at_once``, or when kombu has acknowledged all it took."""
+        """Leave the queue's group, ``at_once`` or when kombu has settled all that it took."""
         feed = self._feeds.get(queue)
         if feed is None:
             return
@@ -423,6 +441,7 @@ class Link:
             await asyncio.wait((leaving,))
 
     def _leave(self, feed: Feed) -> asyncio.Task[Any] | None:
+        """Begin to leave a cancelled feed's group; None if it was read again or left already."""
         if not feed.is_cancelled or self._feeds.get(feed.queue) is not feed:
             return None
         del self._feeds[feed.queue]
@@ -442,14 +461,14 @@ class Link:
         self._transient.declare(queue)
 
     def create_transient_topic(self) -> None:
-        """Create the topic of temporary queues, if there is none."""
+        """Create the topic of temporary queues if it does not exist."""
         topic = self.options.transient_topic
         if topic not in self._known:
             self._run(self._create(topic, 1))
 
     @property
     def transient(self) -> TransientReader:
-        """The temporary queues of this link."""
+        """The reader of this link's temporary queues."""
         return self._transient
 
 

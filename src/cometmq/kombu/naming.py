@@ -1,7 +1,7 @@
-"""Names: kombu's queues as RocketMQ's topics, and back. Pure.
+"""Conversion of kombu's queue names to RocketMQ's topic names, and back. Pure.
 
-Topics may have ASCII letters, digits, ``-``, ``_``, ``|`` and ``%``. Each other byte of a queue's
-name, and each ``|`` and ``%``, becomes ``|`` with two hexadecimal digits.
+A topic name may have ASCII letters, digits, ``-``, ``_``, ``|`` and ``%``. Each other byte of a
+queue's name (in UTF-8), and each ``|`` and ``%``, becomes ``|`` with two hexadecimal digits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 _KEPT: Final = re.compile(rb"[^A-Za-z0-9_-]")
 _ESCAPED: Final = re.compile(rb"\|([0-9a-f]{2})")
-#: Follows the topic of a queue, before a priority: never part of an escaped name.
+#: Separates the escaped name from a priority; an escaped name never contains it.
 _PRIORITY: Final = "|p"
 
 

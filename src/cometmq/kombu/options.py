@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from kombu import Connection
 
 DEFAULT_PORT: Final = 9876
-#: Who keeps a task with an ETA: the broker's timers, its delay levels, or the worker.
+#: Where a task waits for its ETA: in the broker's timers, in its delay levels, or in the worker.
 Delays = Literal["timers", "levels", "worker"]
 _DELAYS: Final = ("timers", "levels", "worker")
 #: Upper bound of a time in seconds: a year.
 _LONGEST_S: Final = 365 * 86_400
-#: Queues are pulled ahead of an unacknowledged message by this many messages.
+#: Most messages that are pulled from a queue after its oldest unacknowledged one.
 _SPAN: Final = 100_000
-#: Names of kombu's TLS options, as urls and ``broker_use_ssl`` have them.
+#: Fields of TlsOptions by kombu's names, those of URLs and those of ``broker_use_ssl``.
 _TLS_NAMES: Final = {
     "ssl_ca_certs": "ca_path",
     "ssl_certfile": "cert_path",
@@ -35,10 +35,11 @@ _TLS_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Checked options.
+    """Checked options of the transport.
 
-    ``group`` is the consumer group of all workers; ``queues`` the queues of a topic that is
-    created, so the most workers that share one; ``priority_steps`` the least priority of each step.
+    ``group`` is the prefix of the consumer groups; ``queues`` is the number of queues of a new
+    topic, and so the most workers that can share it; ``priority_steps`` are the least priorities of
+    the steps, each of which has its own topic.
     """
 
     config: ClientConfig
@@ -56,8 +57,8 @@ class Options:
 def options_of(connection: Connection) -> Options:
     """Read the options of a kombu connection.
 
-    Options that are not the transport's own are settings of the client (ClientConfig). Raises
-    SettingsError for an unknown or impossible one.
+    Options that are neither kombu's nor the transport's own are settings of the client
+    (ClientConfig). Raises SettingsError for an unknown option or an invalid value.
     """
     given = dict(connection.transport_options or {})
     for name in ("polling_interval", "confirm_publish", "max_retries", "interval_start"):
@@ -94,7 +95,7 @@ def options_of(connection: Connection) -> Options:
 
 
 def _check_own(own: Mapping[str, Any]) -> None:
-    """Raise SettingsError for an impossible value of the transport's own options."""
+    """Raise SettingsError for an invalid value of the transport's own options."""
     if own.get("delays", "timers") not in _DELAYS:
         raise SettingsError("delays", f"{own['delays']!r} is not one of {', '.join(_DELAYS)}")
     for name in ("group", "transient_topic"):
@@ -117,7 +118,7 @@ _OWN: Final = ("group", "queues", "priority_steps", "delays", "transient_topic")
 
 
 def tls_of(given: bool | Mapping[str, Any]) -> TlsOptions:
-    """Return the TLS options that kombu's ``ssl`` stands for. Raises SettingsError."""
+    """Convert kombu's option ``ssl``. Raises SettingsError for an unknown name in it."""
     if given is True or not isinstance(given, Mapping):
         return TlsOptions()
     fields: dict[str, Any] = {}
@@ -127,7 +128,7 @@ def tls_of(given: bool | Mapping[str, Any]) -> TlsOptions:
         elif name in ("ssl_check_hostname", "check_hostname"):
             fields["check_host_name"] = bool(value)
         elif name in ("ssl_cert_reqs", "cert_reqs"):
-            # ssl.CERT_NONE is 0.
+            # Only ssl.CERT_NONE, which is 0, turns verification off.
             fields["verify"] = bool(value)
         else:
             raise SettingsError("ssl", f"{name!r} is not one of {', '.join(_TLS_NAMES)}")

@@ -1,7 +1,7 @@
-"""Parsing of message bodies as kombu's messages. Pure functions.
+"""Parsing of message bodies as kombu's messages. Pure.
 
-Any program may send to a topic. A message that is not kombu's must not end the worker that gets it,
-and after that the next worker, to which it is delivered again.
+Any program may send to a topic, so a body may be anything. Without these checks such a message
+would end the worker that received it, be delivered again, and end the next worker.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from kombu.utils.json import loads
 
 
 def payload_of(body: bytes) -> dict[str, Any]:
-    """Return the message that a body holds, with the parts that the transport reads.
+    """Return the kombu message in a body, with properties, headers and delivery info checked.
 
-    Raises ValueError for a body without them, and what kombu's decoder raises.
+    Raises ValueError for a body that is no kombu message, and the errors of kombu's decoder.
     """
     payload = loads(body.decode())
     if not isinstance(payload, dict) or not isinstance(payload.get("properties"), dict):
@@ -28,13 +28,13 @@ def payload_of(body: bytes) -> dict[str, Any]:
 
 
 def expiration_ms(payload: dict[str, Any]) -> int:
-    """Return the time after its send at which a message expires; 0 for never.
+    """Return the time from its send until a message expires; 0 for never.
 
-    Raises ValueError or TypeError if that is not a number.
+    Raises ValueError or TypeError if the property is not a number.
     """
     return int(payload["properties"].get("expiration") or 0)
 
 
 def may_be_key(task_id: str) -> bool:
-    """Return whether a task id can be a key of its message: keys have no blanks."""
+    """Return whether a task id can be a key of its message, which may not contain blanks."""
     return bool(task_id) and task_id.isprintable() and " " not in task_id

@@ -1,7 +1,8 @@
-"""Temporary queues: those of one process that end with it, such as for replies and broadcasts.
+"""Temporary queues, which end with their process, such as those for replies and broadcasts.
 
-Their messages go through one topic that each process with such queues reads from its end on. A
-property says where a message was sent to: its exchange and routing key.
+The messages for all of them go through one topic. Each process with temporary queues reads the
+whole topic, from its end on, and keeps the messages for its own queues in memory. A property of a
+message has the exchange and the routing key that it was sent with.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Property of the address: a JSON array of exchange, type of the exchange and routing key.
+#: Property of the address: a JSON array of exchange and routing key.
 _ADDRESS: Final = "kombuAddress"
-#: Messages that one temporary queue keeps, and their bytes; older ones are dropped.
+#: Limits of a temporary queue, in messages and bytes; beyond them the oldest are dropped.
 _KEPT: Final = 10_000
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 _SUSPEND_MS: Final = 15_000
@@ -40,7 +41,7 @@ _PAUSE_MS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A temporary queue takes what is sent to an exchange with a matching routing key."""
+    """Binding of a temporary queue to an exchange; ``kind`` is the type of the exchange."""
 
     queue: str
     exchange: str
@@ -48,7 +49,7 @@ class Binding:
     kind: str
 
     def matches(self, exchange: str, routing_key: str) -> bool:
-        """Return whether a message is for this queue."""
+        """Return whether a message with this exchange and routing key goes to the queue."""
         if exchange != self.exchange:
             return False
         if self.kind == "fanout":
@@ -60,16 +61,16 @@ class Binding:
 
 
 def addressed(topic: str, body: bytes, exchange: str, routing_key: str) -> Message:
-    """Return a message to the temporary queues that are bound to an exchange.
+    """Return a message for the temporary queues that are bound to an exchange.
 
-    Without an exchange ``routing_key`` is the name of the queue.
+    If ``exchange`` is empty, ``routing_key`` is the name of the queue.
     """
     address = json.dumps([exchange, routing_key])
     return Message(topic, body, properties={_ADDRESS: address})
 
 
 class Kept:
-    """Messages of a temporary queue with their birth times, bounded. Any thread may use it."""
+    """Bounded buffer of a temporary queue: bodies with birth times. Any thread may use it."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -82,7 +83,7 @@ class Kept:
         return len(self._messages)
 
     def append(self, body: bytes, born_ms: int) -> None:
-        """Add a message; the oldest ones make room for it."""
+        """Add a message; drop the oldest ones if the buffer is full."""
         with self._using:
             self._messages.append((body, born_ms))
             self._bytes += len(body)
@@ -101,7 +102,7 @@ class Kept:
             return self._pop() if self._messages else None
 
     def clear(self) -> int:
-        """Drop all; return how many there were."""
+        """Drop all messages; return their number."""
         with self._using:
             count = len(self._messages)
             self._messages.clear()
@@ -115,7 +116,10 @@ class Kept:
 
 
 class TransientReader:
-    """Reads the topic, and keeps the messages of the temporary queues declared here."""
+    """Reads the topic of temporary queues, and keeps the messages of those declared here.
+
+    ``wake`` is called when a message was kept.
+    """
 
     def __init__(self, client: Client, topic: str, wake: Callable[[], None]) -> None:
         self.is_reading = False
@@ -128,9 +132,10 @@ class TransientReader:
         self._bindings: set[Binding] = set()
 
     async def start(self, tasks: Tasks) -> None:
-        """Read from the end of the topic on. What is sent after this returns is seen.
+        """Read from the end of the topic on; messages that are sent after this returns are read.
 
-        Raises what the client raises; then nothing is read, and another call tries again.
+        Does nothing if reading has begun. Raises the client's errors; another call then tries
+        again.
         """
         async with self._starting:
             if self.is_reading:
@@ -160,7 +165,7 @@ class TransientReader:
         self._kept.pop(queue, None)
 
     def clear(self, queue: str) -> int:
-        """Drop the messages of a queue; return how many there were."""
+        """Drop the messages of a queue; return their number."""
         return self._kept[queue].clear()
 
     def size(self, queue: str) -> int:
@@ -168,12 +173,12 @@ class TransientReader:
         return len(self._kept[queue])
 
     def put_back(self, queue: str, body: bytes, born_ms: int) -> None:
-        """Add a message to a queue of this process."""
+        """Add a message, which was taken before, to the end of a queue of this process."""
         if queue in self._kept:
             self._kept[queue].append(body, born_ms)
 
     def take(self, queue: str) -> tuple[bytes, int] | None:
-        """Return the next message of a queue and when it was sent, or None."""
+        """Remove the next message of a queue; return it with its birth time, or None."""
         kept = self._kept.get(queue)
         return None if kept is None else kept.take()
 
@@ -183,7 +188,7 @@ class TransientReader:
             try:
                 pulled = await self._client.puller.pull(queue, offset, suspend_ms=_SUSPEND_MS)
             except CometError as error:
-                # A line for the outage, not one a second.
+                # Warn once per outage, not once a second.
                 level = logging.DEBUG if has_failed else logging.WARNING
                 log.log(level, "transient_pull_failed queue=%s error=%s", queue, error)
                 has_failed = True
@@ -200,6 +205,7 @@ class TransientReader:
                 self._sort(message)
 
     def _sort(self, message: StoredMessage) -> None:
+        """Append a message to each queue of this process that is bound to its address."""
         try:
             exchange, routing_key = msgspec.json.decode(
                 message.properties[_ADDRESS], type=tuple[str, str]

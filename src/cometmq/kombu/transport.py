@@ -1,7 +1,8 @@
 """Kombu's channel and transport over a :class:`~cometmq.kombu.link.Link`.
 
-Kombu's virtual transport keeps the exchanges and the bindings. Each queue is a topic with its own
-consumer group. A message is acknowledged at the broker when kombu acknowledges it.
+The base classes (kombu's virtual transport) keep exchanges and bindings in this process. Each queue
+is a topic with its own consumer group, or one topic for each priority step. Temporary queues share
+one topic. A message is acknowledged at the broker when kombu acknowledges it.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from cometmq.message.model import Message
 
 log = logging.getLogger(__name__)
 
-#: A message that is due sooner is not delayed at the broker: the worker waits for the exact time.
+#: A message that is due within this time is not delayed at the broker; the worker waits for it.
 _SOON_MS: Final = 1_500
-#: Longest delay requested of a broker at a time; the broker's own limit is 3 days by default.
+#: Longest delay that is requested of a broker at a time; its own limit is 3 days by default.
 _LONGEST_MS: Final = 48 * 3_600_000
-#: Time for which basic_get waits for a first message.
+#: Longest time for which basic_get waits for a message.
 _GET_WAIT_MS: Final = 1_000
 #: Maximum number of messages that one turn of Celery's event loop delivers.
 _A_TURN: Final = 100
@@ -64,10 +65,10 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         self.channel.settle(delivery_tag)
 
     def restore_unacked(self) -> list[Any]:
-        """Send all unacknowledged messages back, the oldest first.
+        """Send a copy of each unacknowledged message to its queue, the oldest first.
 
-        If the broker cannot be reached, the remaining messages are left alone: the broker still has
-        them, and delivers them again. So a connection to a broker that is gone closes in time.
+        If the broker cannot be reached, the remaining messages are not sent: the broker still has
+        them, and delivers them again. So closing the connection does not wait for each of them.
         """
         self._flush()
         while self._delivered:
@@ -83,7 +84,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
 
 
 class Channel(virtual.Channel):  # type: ignore[misc]
-    """Channel of a connection."""
+    """Channel of a connection: maps kombu's operations to the connection's link."""
 
     QoS = QoS
     supports_fanout = True
@@ -92,9 +93,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         super().__init__(connection, **kwargs)
         self._clock = SystemClock()
         self._tags = count(1)
-        #: Deliveries by tag, with their queues.
+        #: Unacknowledged deliveries with their queues, by delivery tag.
         self._held: dict[str, tuple[str, Delivery]] = {}
-        #: Queues whose messages kombu does not acknowledge.
+        #: Queues consumed with ``no_ack``: their messages are acknowledged on delivery.
         self._unacknowledged: set[str] = set()
 
     @property
@@ -117,7 +118,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         return queue in self.link.transient or self.link.has_queue(queue)
 
     def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:
-        """Declare a queue; only a passive declaration counts its messages."""
+        """Declare a queue; only a passive declaration counts its messages, which takes requests."""
         declared = super().queue_declare(queue=queue, passive=passive, **kwargs)
         if not passive:
             return declared
@@ -135,7 +136,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
     ) -> None:
-        """Delete a queue with its topics."""
+        """Delete a queue with its bindings and topics."""
         if if_empty and self._count(queue):
             return
         self.state.queue_bindings_delete(queue)
@@ -158,7 +159,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         arguments: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Bind a queue; bindings of temporary queues are known to this connection only."""
+        """Bind a queue to an exchange; bindings of temporary queues stay in this connection."""
         if queue not in self.link.transient:
             super().queue_bind(queue, exchange, routing_key, arguments, **kwargs)
             return
@@ -176,7 +177,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     ) -> None:
         """Send a message to the queues that are bound to the exchange.
 
-        If no other queue is bound, it goes to the temporary queues of all processes.
+        If none is bound, or the exchange is of type fanout, the message also goes to the topic of
+        the temporary queues, whose bindings only their own processes know.
         """
         self._inplace_augment_message(message, exchange, routing_key)
         try:
@@ -238,7 +240,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
     ) -> None:
-        """Consume from a queue."""
+        """Start to consume from a queue."""
         if no_ack:
             self._unacknowledged.add(queue)
         if queue not in self.link.transient:
@@ -246,7 +248,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """Stop consuming; messages without acknowledgement stay with this channel."""
+        """Stop consuming; this channel keeps its unacknowledged messages."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:
@@ -285,13 +287,16 @@ class Channel(virtual.Channel):  # type: ignore[misc]
                 return payload
 
     def _accept(self, queue: str, delivery: Delivery) -> dict[str, Any] | None:
-        """Return the message for kombu; None if it is expired, not due yet, or not kombu's."""
+        """Return the payload of a delivery for kombu.
+
+        Returns None, after settling the delivery, if it is expired, not due yet, or not kombu's.
+        """
         tag = f"{self.channel_id}-{next(self._tags)}"
         try:
             payload = payload_of(delivery.body)
             payload["properties"]["delivery_tag"] = tag
             self.Message(payload, channel=self)
-        except Exception as error:  # what parsers of foreign bytes raise
+        except Exception as error:  # parsers of foreign bytes may raise anything
             log.error("message_refused queue=%s error=%r", queue, error)
             self.link.refuse(delivery)
             return None
@@ -301,7 +306,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         received = delivery.received
         if received is not None:
             if self._is_early(payload):
-                # The broker has no timers, or none that long: delay levels cover part of the time.
+                # The broker has no timers, or they are too short. Delay the message by a level.
                 self._send(queue, payload, use_levels=True)
                 self.link.settle(delivery)
                 return None
@@ -314,7 +319,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         return payload
 
     def _is_expired(self, payload: dict[str, Any], delivery: Delivery) -> bool:
-        # An expired task still goes to the worker, which records that it was revoked.
+        # A task with a header `expires` goes to the worker even if expired: it records that.
         is_task = bool((payload.get("headers") or {}).get("expires"))
         left_ms = expiration_ms(payload)
         if is_task or not left_ms:
@@ -329,7 +334,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
     # ------------------------------------------------------------------ settling
 
     def settle(self, delivery_tag: str) -> None:
-        """Acknowledge a delivery at the broker."""
+        """Acknowledge a delivery at the broker, if this channel holds it."""
         _, delivery = self._held.pop(delivery_tag, (None, None))
         if delivery is not None and self.connection is not None and self.connection.has_link:
             self.link.settle(delivery)
@@ -353,9 +358,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 def _end_if_requested() -> None:
     """Raise the exception that ends this process's Celery worker, if it was requested to stop.
 
-    Celery checks this between its own attempts to connect. But kombu repeats a publish for ever,
-    such as that of the worker's heartbeat. Without this check, a worker whose broker is gone would
-    ignore SIGTERM. Running tasks, in this thread or elsewhere, are not interrupted.
+    Celery itself checks this only between its attempts to connect. Kombu repeats a failed publish,
+    such as that of the worker's heartbeat, for ever. Without this check a worker that cannot reach
+    its broker would ignore SIGTERM. Running tasks are not interrupted.
     """
     worker, current = map(sys.modules.get, ("celery.worker.state", "celery._state"))
     if (
@@ -406,7 +411,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         self._link: Link | None = None
         self._opening = threading.Lock()
         self._loop: Any = None
-        #: True if a prefetch limit may have left messages that the last turn could not deliver.
+        #: True if a prefetch limit may have kept the last turn from delivering all messages.
         self._is_full = False
 
     def driver_version(self) -> str:
@@ -428,7 +433,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             return link
 
     def establish_connection(self) -> Transport:
-        """Open the link. Raises NotConnected when no server answers."""
+        """Open the link. Raises NotConnected if no server answers."""
         try:
             _ = self.link
         except CometError:
@@ -464,7 +469,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             link.wait(wait_s)
 
     def _deliver_some(self, most: int) -> int:
-        """Deliver at most ``most`` waiting messages; return how many."""
+        """Deliver at most ``most`` waiting messages; return their number."""
         for delivered in range(most):
             try:
                 self.cycle.get(self._deliver, timeout=0)
@@ -475,14 +480,14 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     # ------------------------------------------------------------------ Celery's event loop
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Deliver messages on the turns of Celery's event loop."""
+        """Deliver messages in each turn of Celery's event loop."""
         self._leave_loop()
         self._loop = loop
         loop.add_reader(self.link.fileno(), self.link.clear)
         loop.on_tick.add(self._on_tick)
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
-        """Stop delivering on the turns of Celery's event loop."""
+        """Stop delivering in the turns of Celery's event loop."""
         self._leave_loop()
 
     def _leave_loop(self) -> None:
@@ -494,12 +499,12 @@ class Transport(virtual.Transport):  # type: ignore[misc]
 
     def _on_tick(self) -> None:
         if self._deliver_some(_A_TURN) == _A_TURN:
-            # There may be more: come back at once.
+            # There may be more messages: make the loop turn again at once.
             self.link.wake()
         self._is_full = any(not channel.qos.can_consume() for channel in self.channels)
 
     def has_room(self) -> None:
-        """Note an acknowledgement: if the loop was at a prefetch limit, it can deliver again."""
+        """Wake the loop after an acknowledgement, if a prefetch limit had stopped delivery."""
         if self._is_full:
             self._is_full = False
             self.link.wake()

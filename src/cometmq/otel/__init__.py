@@ -1,16 +1,16 @@
-"""OpenTelemetry for a client: traces that follow messages, and metrics (``pip install
+"""OpenTelemetry for a client: traces across producers and consumers, and metrics (``pip install
 'cometmq[otel]'``).
 
 Names and attributes are those of OpenTelemetry's semantic conventions for messaging and RocketMQ:
 
 | span | kind | when |
 |---|---|---|
-| ``create TOPIC`` | producer | a message is made; its context travels in the user properties |
-| ``send TOPIC`` | client | each attempt to send; linked to the messages of a batch |
+| ``create TOPIC`` | producer | a message is made; user properties carry the span's context |
+| ``send TOPIC`` | client | each attempt to send; linked to ``create`` of each message |
 | ``process TOPIC`` | consumer | a handler or a ``processing()`` block; child of ``create`` |
 
-The processing span is the current one in the block and in handlers, in threads of BlockingClient
-too.
+While a handler or block runs, its ``process`` span is the current one, also in threads of
+BlockingClient.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ def instrument(
     meter_provider: MeterProvider | None = None,
     propagator: TextMapPropagator | None = None,
 ) -> Instrumentation:
-    """Trace and measure everything that an open client sends and processes from now on.
+    """Trace and measure all messages that a client sends and processes from now on.
 
-    Providers and propagator are the global ones unless they are given. Raises NotOpen.
+    Providers and propagator that are not given are the global ones. Raises NotOpen if the client is
+    not open.
     """
     inner = client if isinstance(client, Client) else client.inner
     tracer = trace.get_tracer(_SCOPE, version(_SCOPE), tracer_provider)
@@ -95,7 +96,7 @@ class Instrumentation:
         )
 
     def _lag(self, _: object) -> list[metrics.Observation]:
-        """Return the lag of each queue. The thread of a metrics reader calls it."""
+        """Return the lag of each queue. Called in the thread of a metrics reader."""
         if self._is_removed:
             return []
         try:
@@ -118,7 +119,7 @@ class Instrumentation:
         ]
 
     def remove(self) -> None:
-        """Stop to trace and measure. Spans that are open end with their work."""
+        """Stop tracing and measuring. An open span still ends when its attempt ends."""
         self._is_removed = True
         with suppress(ValueError):
             self._message_hooks.remove(self._creating)
@@ -127,9 +128,9 @@ class Instrumentation:
 
 
 class Creating:
-    """Makes the span of each message and puts its context into the message's properties.
+    """The message hook: makes the ``create`` span, and adds its context to the properties.
 
-    A message that carries a context already, as one that is passed on, keeps it.
+    A message that already has a context, such as a forwarded one, keeps it.
     """
 
     def __init__(self, tracer: trace.Tracer, propagator: TextMapPropagator) -> None:
@@ -146,7 +147,7 @@ class Creating:
         with trace.use_span(span, end_on_exit=True):
             carrier: dict[str, str] = {}
             self._propagator.inject(carrier)
-        # An empty value is no property.
+        # RocketMQ has no properties with empty values.
         own = {name: value for name, value in carrier.items() if value}
         return msgspec.structs.replace(message, properties={**message.properties, **own})
 
@@ -172,9 +173,9 @@ def _of_message(message: Message) -> Attributes:
 
 
 class _Spanning:
-    """A hook with a span from its ``before`` to its ``after``; attempts are told by identity.
+    """A hook whose span begins in ``before`` and ends in ``after`` of the same attempt object.
 
-    It stays in its list until the last span has ended.
+    After :meth:`remove` it stays in the list of hooks until its last span has ended.
     """
 
     def __init__(self, hooks: list[Any]) -> None:
@@ -194,12 +195,13 @@ class _Spanning:
                 self._hooks.remove(self)
 
     def _keep(self, attempt: object, span: Span, more: Any = None) -> None:
-        """Remember a span until the attempt ends."""
+        """Store a span until the attempt ends."""
         self._open[id(attempt)] = span, more
 
     def _taken(self, attempt: object) -> tuple[Span, Any] | None:
-        """Return the span of an attempt that ends; None if it began before the hook was added, or
-        after it was removed.
+        """Return the span of an attempt that ends, and drop it.
+
+        Returns None if the attempt began before the hook was added, or after it was removed.
         """
         found = self._open.pop(id(attempt), None)
         self._leave_if_done()
@@ -328,7 +330,7 @@ class ProcessingSpans(_Spanning):
         if found is None:
             return
         span, (current, token) = found
-        # A block that was left by another task than entered it has another context.
+        # If another task left the block than entered it, its context is not the attached one.
         if context.get_current() is current:
             context.detach(token)
         if attempt.outcome is not None:

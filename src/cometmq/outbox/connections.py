@@ -1,4 +1,4 @@
-"""Writes a row over the connections of other libraries, in the transaction that they have open.
+"""Inserts of a row over connections of other libraries, in the transaction that is open there.
 
     SQLAlchemy   Connection, Session, scoped_session; AsyncConnection, AsyncSession
     Django       django.db.connection, connections["name"]
@@ -6,7 +6,7 @@
     psycopg      AsyncConnection
 
 The SQL is always the outbox's own; only its placeholders are rewritten. A connection is recognised
-by the library that its class comes from, so none of these libraries is imported here.
+by the module of its class, so none of these libraries is imported here.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from cometmq.core.errors import NotOpen, WrongArgument
 if TYPE_CHECKING:
     from cometmq.outbox.row import Statement
 
-#: No statement has these characters in a text or a name.
+#: Placeholders of statements. No statement has these characters in a literal or a name.
 _PLACEHOLDER: Final = re.compile(r"\?|%s")
-#: Placeholders of SQLAlchemy's ``paramstyle`` that differ from those of its database.
+#: Values of SQLAlchemy's ``paramstyle`` for which placeholders must be numbered.
 _NUMBERED: Final = frozenset({"numeric_dollar"})
 _LIBRARIES: Final = ("sqlalchemy", "django", "asyncpg", "psycopg")
 
 
 def insert(connection: Any, statement: Statement) -> int | None:
-    """Run an insert over a connection of SQLAlchemy or Django and return the new id; return None
-    for a connection of any other library.
+    """Run an insert over a connection of SQLAlchemy or Django, and return the new id.
 
-    Raises NotOpen outside of a transaction, and WrongArgument for an async connection.
+    Returns None, without running it, for any other connection: the caller uses the database's own
+    driver. Raises NotOpen outside of a transaction, and WrongArgument for an async connection.
     """
     match _library(connection):
         case "sqlalchemy":
@@ -64,7 +64,7 @@ async def insert_async(connection: Any, statement: Statement) -> int:
     if library == "psycopg" and type(connection).__name__.startswith("Async"):
         _check_psycopg(connection)
         cursor = await connection.execute(*statement)
-        # A row factory of the application may make rows of any type.
+        # Read the raw result: a row factory of the application may change the type of rows.
         return int(cursor.pgresult.get_value(0, 0))
     raise WrongArgument(
         "connection",
@@ -87,7 +87,8 @@ def numbered(sql: str) -> str:
 def _insert_sqlalchemy(connection: Any, statement: Statement) -> int:
     sql, values = statement
     if hasattr(connection, "flush"):
-        # The rows' locks come before that of the order key, in all transactions alike.
+        # Lock the changed rows before the order key. If all transactions lock in this order, they
+        # do not deadlock.
         connection.flush()
         connection = connection.connection()
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
@@ -108,6 +109,6 @@ def _insert_django(connection: Any, statement: Statement) -> int:
 
 
 def _library(connection: object) -> str:
-    """Return the library that an object comes from, through the classes of its own program."""
+    """Return the library of an object's class or of a base class of it; "" for any other."""
     found = {each.__module__.partition(".")[0] for each in type(connection).__mro__}
     return next((name for name in _LIBRARIES if name in found), "")

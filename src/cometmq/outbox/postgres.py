@@ -3,15 +3,15 @@
 Ids come from a sequence, which is not transactional: a row may be committed after one with a higher
 id. This has two consequences.
 
-- A relay remembers no position. It takes the rows that exist, so a row that is committed late is
+- A relay stores no position. It takes all rows that it sees, so a row that is committed late is
   taken late, and none is skipped.
 - ``add`` locks its order key until the transaction ends, before it takes an id. So the ids of a key
   are in the order of its commits. When a row is visible, all earlier rows of its key are committed.
 
 A page is one transaction. It begins by taking the outbox's advisory lock, and ends at once if
-another relay holds it. The lock ends with the transaction, also when the relay or its network dies.
-Row locks (SKIP LOCKED) would not work: a second relay would skip the first row of a key and send
-the second.
+another relay holds the lock. PostgreSQL releases the lock at the end of the transaction, also when
+the relay or its network fails. Row locks (SKIP LOCKED) would not work: a second relay would skip
+the first row of a key and send the second.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS {table} (
     body BYTEA NOT NULL
 );
 """
-#: The server ends a relay's transaction that is idle for this long.
+#: The server ends the transaction of a relay that runs no statement for this long.
 _IDLE_TIMEOUT_MS: Final = 60_000
 _BEGIN: Final = (
     "BEGIN ISOLATION LEVEL READ COMMITTED; "
@@ -70,8 +70,8 @@ class PostgresOutbox(Outbox):
         self.conninfo = conninfo
         self._driver = _driver()
         self.errors = (self._driver.Error,)
-        #: Number of the advisory locks: alone it is the lock of the table's relay, in a pair with a
-        #: hash the lock of an order key. Names of tables are the same in either case.
+        #: Number of the advisory locks: alone that of the table's relay, paired with a hash that of
+        #: an order key. Lower case, because table names are not case-sensitive.
         self._lock_space = crc32(table.lower().encode()) - 2**31
 
     @property
@@ -80,8 +80,9 @@ class PostgresOutbox(Outbox):
         return f"{known.get('host', '')}/{known.get('dbname', '')}:{self.table}"
 
     def create(self, connection: psycopg.Connection[Any] | None = None) -> None:
-        """Create the table if it does not exist, in the application's transaction or in a new
-        one.
+        """Create the table if it does not exist.
+
+        Does so in the application's transaction, or without ``connection`` in a new one.
         """
         if connection is None:
             with self._driver.connect(self.conninfo) as own:
@@ -137,8 +138,8 @@ class PostgresSource:
 
     def take(self, wanted: WantedRows) -> Page | None:
         run = self._connection.execute
-        # Under READ COMMITTED each statement sees all commits before it, including those before the
-        # lock was taken.
+        # Under READ COMMITTED each statement sees all earlier commits. So the queries after taking
+        # the lock see what the lock's previous holder committed.
         run(_BEGIN)
         locked = run("SELECT pg_try_advisory_xact_lock(%s)", (self._lock,)).fetchone()
         if locked is None or not locked[0]:
@@ -162,11 +163,11 @@ class PostgresSource:
         return None if found is None else found[0] or ""
 
     def close(self) -> None:
-        # The server notices the end of a connection a moment later. Until then it would keep the
-        # lock of a page that is not settled.
+        # Roll back first: the server notices a closed connection only a moment later, and until
+        # then it would keep the lock of an unsettled page.
         states = self._driver.pq.TransactionStatus
         if self._connection.info.transaction_status in (states.INTRANS, states.INERROR):
-            # A connection that is lost has no lock.
+            # If the connection is lost, the server releases the lock by itself.
             with suppress(self._driver.Error):
                 self.give_up()
         self._connection.close()

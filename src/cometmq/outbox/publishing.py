@@ -1,8 +1,8 @@
-"""Sends a page of the outbox: the rows of each key in order, different queues in parallel.
+"""Sending of a page of the outbox: the rows of each key in order, different queues in parallel.
 
-Rows of an order key go to the queue that a Java producer would choose, in batches; a batch is sent
-once the previous one is stored. All rows of one topic without a key are sent the same way. Results
-of a batch:
+Rows with an order key go in batches to the queue that a Java producer would choose for the key. A
+batch is sent once the previous one of the queue is stored. All rows of a topic without a key form
+one more such sequence. Results of a batch:
 
     stored, SEND_OK              published
     stored less safely           sent again later; it may be stored twice
@@ -12,12 +12,13 @@ of a batch:
 Rows may be sent as transactional messages instead: a message is visible if and only if its row is
 published.
 
-    send the half message, with the id of this attempt -> mark the row with it -> commit
-                            -> no commit or rollback arrives, the broker asks: look the row up
+    1  send the half message, with an attempt id as property
+    2  store the attempt id in the row, in the transaction that settles the page
+    3  commit. If the commit is lost, the broker asks the checker, which looks up the row
 
 A row that was sent twice, because a relay died or a response was lost, is delivered once: only one
-of its half messages has the attempt id that marks the row. Each attempt sends only once, because a
-retry could store two half messages with the same attempt id.
+of its half messages has the attempt id of the row. A send of a half message is not retried, because
+a retry could store two half messages with the same attempt id.
 """
 
 from __future__ import annotations
@@ -61,9 +62,8 @@ log = logging.getLogger(__name__)
 class Outcome:
     """Results of the rows sent so far.
 
-    ``published`` maps row ids to the attempt that sent the half message (empty without
-    transactions), ``refused`` maps row ids to reasons, ``failed`` maps each failed topic to its
-    last error.
+    ``published`` maps row ids to the attempt id of the half message (empty without transactions),
+    ``refused`` maps row ids to reasons, ``failed`` maps each failed topic to its last error.
     """
 
     published: dict[int, str] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class _Ready:
 
 
 class _Held:
-    """Rows of a page that are held back, because an earlier row of their key was refused."""
+    """Set of the rows of a page that are held back: an earlier row of their key was refused."""
 
     def __init__(self) -> None:
         self._refused: dict[tuple[str, str | None], int] = {}
@@ -93,8 +93,9 @@ class _Held:
 
 
 class Publisher:
-    """Sends rows over ``client``; with ``hold_keys``, rows after a refused row of their key
-    wait.
+    """Sends rows as plain messages over ``client``.
+
+    With ``hold_keys``, rows after a refused row of their key are not sent.
     """
 
     def __init__(self, client: Client, *, hold_keys: bool = True) -> None:
@@ -104,11 +105,10 @@ class Publisher:
     async def publish(
         self, rows: Iterable[Row], outcome: Outcome, until_ms: float = math.inf
     ) -> None:
-        """Send rows, which are in the order of their ids, and record their results in
-        ``outcome``.
+        """Send rows, which are in the order of their ids, and record the results in ``outcome``.
 
-        At ``until_ms`` (monotonic) it sends no more: the rows that are left have no result. Each
-        queue gets at least one batch.
+        No batch is begun after ``until_ms`` (monotonic), except for the first one of each queue.
+        Rows that were not sent have no result.
         """
         held = _Held()
         lanes: dict[tuple[str, MessageQueue | None], list[_Ready]] = {}
@@ -132,6 +132,7 @@ class Publisher:
                     group.create_task(self._send_lane(queue, waiting, outcome, held, until_ms))
 
     def _ready(self, row: Row, outcome: Outcome, held: _Held) -> _Ready | None:
+        """Return a row with its message; None if it is held back, or refused here."""
         if row in held:
             return None
         try:
@@ -148,6 +149,7 @@ class Publisher:
         held: _Held,
         until_ms: float,
     ) -> None:
+        """Send the rows of one queue, or those without a key, batch after batch."""
         messages = [ready.message for ready in waiting]
         limit = self._client.config.max_batch_bytes
         for positions, _ in plan_batches(messages, lambda _: None, limit):
@@ -208,7 +210,7 @@ class Publisher:
 
 
 def check_row(client: Client, row: Row) -> Message:
-    """Return the message of a row if it may be sent. Raises MessageIllegal otherwise."""
+    """Return the message of a row. Raises MessageIllegal if no broker would accept it."""
     message = row.message()
     check_target(client.session.namespace.wrap(message.topic))
     check_message(message, client.config.max_message_bytes)
@@ -216,18 +218,18 @@ def check_row(client: Client, row: Row) -> Message:
 
 
 def is_refusal(error: CometError) -> bool:
-    """Return whether an error is caused by the message itself, so that a retry cannot help."""
+    """Return whether the message itself causes an error, so that every retry would fail."""
     if isinstance(error, BrokerRefused):
         return error.code == ResponseCode.MESSAGE_ILLEGAL
     return isinstance(error, MessageIllegal | LocalProtocolError)
 
 
 def not_safe(broker: str, status: SendStatus) -> BrokerRefused:
-    """Return the error for a send that a broker stored less safely than its policy demands."""
+    """Return the error for a message that a broker stored without the durability it requires."""
     return BrokerRefused(broker, 0, status.value, f"stored, but not durable: {status.name}")
 
 
-#: Property that holds the attempt id.
+#: Property of a half message with the attempt id.
 ATTEMPT: Final = "outbox_attempt"
 #: Maximum number of half messages in flight.
 _CONCURRENCY: Final = 64
@@ -236,8 +238,8 @@ _CONCURRENCY: Final = 64
 def may_be_half(row: Row) -> bool:
     """Return whether a row can be sent as a transactional message.
 
-    Commits are not ordered, so the row must have no order key. A transactional message has no delay
-    and no birth time of its own.
+    A row with an order key cannot, because commits are not ordered. Nor can a row with a delay or a
+    birth time, because transactional messages support neither.
     """
     try:
         message = row.message()
@@ -247,10 +249,10 @@ def may_be_half(row: Row) -> bool:
 
 
 class Halves:
-    """Half messages of one page.
+    """Half messages of one page, for use as ``async with``.
 
-    The end of the ``async with`` block commits them, unless :meth:`leave_open` was called; an error
-    in the block rolls them back.
+    The end of the block commits them, and an error in the block rolls them back. After
+    :meth:`leave_open` neither happens.
     """
 
     def __init__(self, client: Client, group: str) -> None:
@@ -268,17 +270,17 @@ class Halves:
         await self._stack.__aexit__(*error)  # type: ignore[arg-type]
 
     def leave_open(self) -> None:
-        """Leave the transactions open, because it is unknown whether the rows are marked.
+        """Neither commit nor roll back, because it is unknown whether the rows were marked.
 
-        The checker will look them up.
+        The broker then asks the checker, which looks up the rows.
         """
         for transaction in self._open:
             transaction.leave_open()
 
     async def send(self, rows: Iterable[Row], outcome: Outcome, until_ms: float = math.inf) -> None:
-        """Send a half message for each row and record the results in ``outcome``.
+        """Send a half message for each row, and record the results in ``outcome``.
 
-        At ``until_ms`` (monotonic) it sends no more, if one was sent.
+        No send is begun after ``until_ms`` (monotonic), once one has succeeded.
         """
         async with asyncio.TaskGroup() as group:
             for row in rows:
@@ -320,15 +322,16 @@ class Halves:
 
 
 def checker(sent_as: Callable[[int], Awaitable[str | None]]) -> Checker:
-    """Return a checker that ends a half message's transaction as its row is marked.
+    """Return a checker that commits a half message if its row has the same attempt id.
 
-    ``sent_as`` returns the attempt of a row, or None.
+    If the row has another one, it rolls the message back. ``sent_as`` returns the attempt id of a
+    published row, otherwise None.
     """
 
     async def check(message: MessageView) -> bool | None:
         marked = await sent_as(lasting_number(message.message_id))
         if marked is None:
-            # The row still waits, and may be marked soon; or it was discarded, and stays unsent.
+            # Undecided: the row may still be marked. (A row that was discarded never is.)
             return None
         return marked == message.properties.get(ATTEMPT)
 

@@ -1,12 +1,11 @@
-"""Relay: takes pages of the outbox in a loop, sends them and settles them.
+"""Relay: a loop that takes pages of the outbox, publishes and settles them.
 
-    take -> publish -> settle -> take ...
-    nothing to send, or another relay is active: try again after a pause, or after wake()
-    a topic fails: it is paused, longer after each failure; the other topics continue
-    the database fails: reopen it after a pause
+    nothing to send, or another relay active   take again after a pause, or after wake()
+    a topic fails                              pause it, longer each time; other topics continue
+    the database fails                         reopen it after a pause
 
-A page is bounded in rows and bytes, and the next page is taken only after this one is sent. Slow
-brokers therefore slow the relay down, and unsent rows stay in the table.
+A page is bounded in rows and bytes, and the next page is taken only after this one is settled. So
+with slow brokers the relay is slow too, and unsent rows stay in the table.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Runs the calls of one caller in sequence, in one thread."""
+    """A thread that runs blocking calls one after the other."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -48,7 +47,7 @@ class Worker:
         return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
     def close(self) -> None:
-        """Wait for the calls made so far and end the thread."""
+        """Wait for the calls made so far, and end the thread. Blocks."""
         self._pool.shutdown()
 
 
@@ -57,27 +56,27 @@ _DAY_MS: Final = 24 * 60 * 60_000
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """Settings of a relay.
+    """Settings of a relay. Raises SettingsError for a number below its least value.
 
     A page has at most ``page_rows`` rows; their bodies exceed ``page_bytes`` by at most one body.
-    After ``page_ms`` it is settled with what was sent by then: a database ends a transaction that
-    is open for too long, and the whole page would be sent again.
-    Published rows are kept for ``keep_ms``, for inspection; 0 deletes them at once. ``hold_keys``
-    holds back the rows after a refused row of their key, until an operator retries or discards it.
-    ``transactional`` sends rows without an order key as transactional messages of the producer
-    ``group``; published rows are then kept for a day, unless ``keep_ms`` is set.
-
-    Raises SettingsError for a number with which no relay could work.
     """
 
     page_rows: int = 512
     page_bytes: int = 4 * 1024 * 1024
+    #: Time after which no more rows of a page are sent, and the page is settled: a database may end
+    #: a transaction that is open for too long.
     page_ms: int = 20_000
+    #: Pause when there is nothing to send.
     poll_interval_ms: int = 100
+    #: Pause after a failure; it doubles with each further one, up to ``max_retry_pause_ms``.
     retry_pause_ms: int = 200
     max_retry_pause_ms: int = 10_000
+    #: Hold back rows after a refused row of their key, until an operator retries or discards it.
     hold_keys: bool = True
+    #: Time for which published rows are kept, for inspection; 0 deletes them at once.
     keep_ms: int = 0
+    #: Send rows without an order key as transactional messages of the producer ``group``. Published
+    #: rows are then kept for a day, unless ``keep_ms`` is set.
     transactional: bool = False
     group: str = "OUTBOX_RELAY"
 
@@ -101,6 +100,8 @@ _LEAST: Final = {
 
 
 class _Step(Enum):
+    """Result of a page: rows were taken, no row waits, or another relay is active."""
+
     WORKED = auto()
     IDLE = auto()
     BUSY = auto()
@@ -109,9 +110,9 @@ class _Step(Enum):
 class Relay:
     """Publishes the rows of ``outbox`` over ``client``, which the application opens.
 
-    ``async with Relay(client, outbox): ...`` runs in the background and finishes its page at the
-    end of the block. :meth:`run` works until :meth:`stop`, :meth:`drain` until no row is left to
-    send.
+    ``async with Relay(client, outbox): ...`` runs it in the background, and finishes the current
+    page at the end of the block. :meth:`run` publishes until :meth:`stop`, :meth:`drain` until no
+    row is left to send.
     """
 
     def __init__(
@@ -201,6 +202,7 @@ class Relay:
     # ------------------------------------------------------------------ one page
 
     async def _step(self) -> tuple[_Step, Outcome]:
+        """Take, publish and settle one page. Raises the database's errors."""
         source, worker = await self._opened()
         now_ms = self._client.session.clock.monotonic_ms()
         wanted = WantedRows(
@@ -222,7 +224,7 @@ class Relay:
             try:
                 await worker.call(source.settle, self._settled(outcome))
             except BaseException:
-                # The rows may be marked or not, so the checker has to decide.
+                # It is unknown whether the rows were marked, so the checker has to decide.
                 halves.leave_open()
                 raise
         self.published += len(outcome.published)
@@ -247,6 +249,7 @@ class Relay:
         return Settled(outcome.published, outcome.refused, now_ms, keep_ms)
 
     def _rest(self, page: Page, outcome: Outcome) -> None:
+        """Pause the topics of the page that failed; end the pauses of the others."""
         now_ms = self._client.session.clock.monotonic_ms()
         for topic in {row.topic for row in page.rows}:
             error = outcome.failed.get(topic)
@@ -286,7 +289,7 @@ class Relay:
 
     async def _sent_as(self, row_id: int) -> str | None:
         if self._hold is None:
-            return None  # the broker asks again
+            return None  # undecided: the broker will ask again
         source, worker = self._hold
         return await worker.call(source.sent_as, row_id)
 

@@ -1,10 +1,16 @@
 """Rows of the outbox: their messages, and the pages that a relay takes and settles.
 
-Applications write these columns, with :meth:`Outbox.add` or any SQL:
+    column          set by        content
+    topic, body     application   those of the message
+    order_key       application   text; null for a message without order
+    headers         application   JSON: tag, keys, properties, ...
+    id              table         the order of the rows
+    created_ms      table         wall time of the insert
+    published_ms    relay         wall time at which the row was settled
+    sent_as         relay         attempt id of its half message; "" without transactions
+    refused         relay         reason why the row cannot be sent
 
-    topic      order_key (null: no order)      headers (JSON: tag, keys, properties, ...)      body
-
-The table sets ``id`` and ``created_ms``; relays set ``published_ms``, ``sent_as`` and ``refused``.
+Applications insert rows with :meth:`Outbox.add` or any SQL.
 """
 
 from __future__ import annotations
@@ -24,7 +30,9 @@ Value = str | int | bytes | None
 #: A statement and the values of its placeholders.
 Statement = tuple[str, tuple[Value, ...]]
 
+#: A message with default headers.
 _PLAIN: Final = Message("", b"")
+#: Fields of a message that the column ``headers`` holds.
 _HEADERS: Final = tuple(
     name for name in Message.__struct_fields__ if name not in {"topic", "body", "message_id"}
 )
@@ -46,13 +54,11 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def message_id(self) -> str:
-        """Message id that is the same for every send of the row, and differs from other rows'
-        ids.
-        """
+        """Message id: the same for every send of the row, and different from that of other rows."""
         return lasting_key(self.id, self.created_ms, crc32(self.body))
 
     def message(self) -> Message:
-        """Return the message to send. Raises MessageIllegal for columns with impossible values."""
+        """Return the message to send. Raises MessageIllegal for columns with invalid values."""
         if self.order_key is not None and type(self.order_key) is not str:
             raise MessageIllegal(f"the order key {self.order_key!r} is no text")
         try:
@@ -77,7 +83,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 def headers_of(message: Message) -> str:
-    """Return the headers of a message as JSON: all that a row stores besides topic and body."""
+    """Return the column ``headers`` for a message: JSON of its fields that are not defaults."""
     return msgspec.json.encode(
         {
             name: value
@@ -89,11 +95,11 @@ def headers_of(message: Message) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WantedRows:
-    """Limits of a page: at most ``rows`` rows, whose bodies exceed ``page_bytes`` by at most one
-    body.
+    """Limits of a page.
 
-    Topics in ``resting`` are left out. Bodies over ``largest_bytes`` are not read. ``hold_keys``
-    leaves out rows after a refused row of their key.
+    It has at most ``rows`` rows, whose bodies exceed ``page_bytes`` by at most one body. Rows of
+    the topics ``resting`` are left out. Rows with a body over ``largest_bytes`` are refused without
+    reading it. ``hold_keys`` leaves out rows after a refused row of their key.
     """
 
     rows: int
@@ -105,7 +111,7 @@ class WantedRows:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows in the order of their ids, and reasons by id of rows that cannot be sent."""
+    """Rows to send, in the order of their ids; ``refused`` maps ids of other rows to reasons."""
 
     rows: Sequence[Row]
     refused: Mapping[int, str] = field(default_factory=dict)
@@ -197,9 +203,10 @@ class Sources(Protocol):
 def fitting(
     waiting: Iterable[tuple[int, str, str | None, int]], wanted: WantedRows
 ) -> tuple[list[int], dict[int, str]]:
-    """Choose the rows to read; return their ids, and the reasons by id of rows that cannot be sent.
+    """Choose the rows of a page; return their ids, and the reasons by id of refused rows.
 
-    ``waiting`` are the waiting rows as (id, topic, order key, size of the body). Pure.
+    ``waiting`` are the waiting rows as (id, topic, order key, bytes of the body), oldest first.
+    Pure.
     """
     ids: list[int] = []
     refused: dict[int, str] = {}

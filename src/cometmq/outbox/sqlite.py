@@ -1,9 +1,9 @@
 """Outbox in SQLite, with Python's own driver.
 
-The application writes over its own connection; a relay opens another one. A second file,
-``<database>-relay`` (``-relay-<table>`` for a table that is not called outbox), ensures that only
-one relay works on a table at a time: the relay holds an operating system lock on it, which ends
-with the process in any case.
+The application writes over its own connection; a relay opens another one. Only one relay works on a
+table at a time: it locks a second SQLite file, ``<database>-relay`` (``<database>-relay-<table>``
+for a table that is not called outbox). The operating system releases the lock at the latest when
+the process ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS {table} (
     body BLOB NOT NULL
 );
 """
-#: Time that a statement waits for transactions of the application.
+#: Longest time for which a statement waits for transactions of the application.
 _BUSY_TIMEOUT_S: Final = 30.0
 
 
@@ -55,7 +55,7 @@ class SqliteOutbox(Outbox):
         *,
         max_message_bytes: int = 4 * 1024 * 1024,
     ) -> None:
-        # SQLite keeps a text that is written into a BLOB column as a text.
+        # SQLite stores text in a BLOB column as text, so the body is cast when it is read.
         super().__init__(table, "?", max_message_bytes, body="CAST(body AS BLOB)")
         if "." in table:
             raise SettingsError("table", f"{table!r}: SQLite has no schemas")
@@ -68,7 +68,7 @@ class SqliteOutbox(Outbox):
     @property
     def lock_path(self) -> Path:
         """File that the working relay of the table locks."""
-        # Names of tables are the same in either case.
+        # Table names are not case-sensitive.
         table = self.table.lower()
         suffix = "-relay" if table == "outbox" else f"-relay-{table}"
         return self.path.with_name(f"{self.path.name}{suffix}")
@@ -76,7 +76,7 @@ class SqliteOutbox(Outbox):
     def create(self, connection: sqlite3.Connection | None = None) -> None:
         """Create the table if it does not exist, over the application's connection or a new one.
 
-        The connection is committed.
+        This commits a transaction that is open on ``connection``.
         """
         if connection is None:
             with closing(_connect(self.path)) as own:
@@ -98,7 +98,7 @@ class SqliteOutbox(Outbox):
         )
 
     def _insert_over(self, connection: sqlite3.Connection, statement: Statement) -> int:
-        # Python 3.12 has `autocommit`, which is no bool unless it is used.
+        # Python 3.12 added `autocommit`; it is a bool only if the application set it.
         commits_alone = (
             connection.isolation_level is None or getattr(connection, "autocommit", None) is True
         )
@@ -157,6 +157,7 @@ def _connect(path: Path, *, busy_timeout_s: float = _BUSY_TIMEOUT_S) -> sqlite3.
 
 @contextmanager
 def _writing(connection: sqlite3.Connection) -> Iterator[None]:
+    """Run the block in a write transaction."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -168,6 +169,7 @@ def _writing(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _locks(connection: sqlite3.Connection) -> bool:
+    """Lock the relay's file; return False if another relay has locked it."""
     try:
         connection.execute("BEGIN EXCLUSIVE")
     except sqlite3.OperationalError as error:

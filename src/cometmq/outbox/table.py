@@ -1,9 +1,8 @@
-"""Base class of all outboxes: adding rows, and inspecting and deciding about refused ones; and the
-SQL statements with their values that all databases share.
+"""Base class of all outboxes, and the SQL statements that all databases share.
 
-In a statement, a placeholder is ``?`` or ``%s`` (connections.py rewrites it for
-other libraries); everything else means the same in SQLite and
-PostgreSQL.
+An outbox adds rows, and lists, retries or discards refused ones. A statement is SQL with its
+values. The placeholder is ``?`` or ``%s``, which connections.py rewrites for other libraries; the
+other SQL means the same in SQLite and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -42,13 +41,16 @@ _BEHIND_A_REFUSED: Final = (
 
 
 def split(script: str) -> list[str]:
-    """Return the statements of a script, which has no semicolons in texts."""
+    """Return the statements of a script, which must have no semicolons in literals."""
     return [part.strip() for part in script.split(";") if part.strip()]
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """Statements for one table; ``body`` is the body of a row as bytes."""
+    """Statements for one table.
+
+    ``mark`` is the placeholder, ``body`` the SQL expression of a row's body as bytes.
+    """
 
     table: str
     mark: str
@@ -72,7 +74,7 @@ class Statements:
         )
 
     def rows(self, ids: Sequence[int]) -> Statement:
-        """Return the query of the fields of row.Row for these ids, in order."""
+        """Return the query of the fields of row.Row for these ids, ordered by id."""
         return (
             f"SELECT id, topic, order_key, CAST(headers AS TEXT), {self.body}, created_ms "
             f"FROM {self.table} WHERE id IN ({self._marks(ids)}) ORDER BY id",
@@ -80,7 +82,10 @@ class Statements:
         )
 
     def settle(self, settled: Settled) -> Iterator[tuple[str, list[tuple[Value, ...]]]]:
-        """Yield statements, each with the list of values to execute it with."""
+        """Yield the statements that store the results of a page, each with a list of value tuples.
+
+        Each statement is to be executed once per tuple.
+        """
         table, mark = self.table, self.mark
         if settled.published and settled.keep_ms:
             yield (
@@ -98,7 +103,7 @@ class Statements:
             )
 
     def sent_as(self, row_id: int) -> Statement:
-        """Return the query of the attempt that published a row."""
+        """Return the query of the attempt id of a published row."""
         return (
             f"SELECT sent_as FROM {self.table} WHERE id = {self.mark} AND published_ms IS NOT NULL",
             (row_id,),
@@ -162,9 +167,7 @@ class Outbox(ABC):
 
     @abstractmethod
     def schema(self) -> list[str]:
-        """Return the statements that create the table and its indexes where they are missing, for
-        migrations.
-        """
+        """Return the statements, for migrations, that create the table and indexes if missing."""
 
     @abstractmethod
     def open(self) -> Source:
@@ -172,7 +175,7 @@ class Outbox(ABC):
 
     @abstractmethod
     def _insert(self, values: tuple[Value, ...]) -> Statement:
-        """Return the insert of topic, order key, headers and body, which returns the new id."""
+        """Return the insert of topic, order key, headers and body; its result is the new id."""
 
     @abstractmethod
     def _insert_over(self, connection: Any, statement: Statement) -> int:
@@ -180,15 +183,14 @@ class Outbox(ABC):
 
     @abstractmethod
     def _query(self, statement: Statement) -> tuple[Sequence[Sequence[Any]], int]:
-        """Run a statement over a new connection and commit; return the rows and the number
-        changed.
-        """
+        """Run a statement over a new connection and commit; return rows and number of changes."""
 
     def statement(self, message: Message, *, order_key: Key | None = None) -> Statement:
         """Return the insert of a message into the outbox, for any database library.
 
-        The insert returns the row's id. Run it in the transaction of the change that the message
-        describes, after that change. Raises MessageIllegal for a message that brokers would refuse.
+        The result of the insert is the row's id. Run it in the transaction of the change that the
+        message describes, after that change. Raises MessageIllegal for a message that brokers would
+        refuse.
         """
         check_topic_type(message.topic)
         check_target(message.topic)
@@ -201,8 +203,8 @@ class Outbox(ABC):
 
         ``connection`` is one of sqlite3 or psycopg, a Connection or Session of SQLAlchemy, or
         Django's ``connection``. A Session flushes its changes first. Returns the row's id. The
-        message is sent if the transaction commits, after all messages of its ``order_key`` that
-        were committed before. Raises MessageIllegal for a message that brokers would refuse,
+        message is sent if the transaction commits; messages of one ``order_key`` are sent in the
+        order of their commits. Raises MessageIllegal for a message that brokers would refuse,
         NotOpen outside of a transaction, and WrongArgument for an async connection.
         """
         statement = self.statement(message, order_key=order_key)
@@ -226,18 +228,20 @@ class Outbox(ABC):
         return Status(*rows[0])
 
     def refused(self, limit: int = 100) -> list[Refusal]:
-        """Return the oldest rows that cannot be sent."""
+        """Return the oldest refused rows, at most ``limit``."""
         rows, _ = self._query(self.statements.refused(limit))
         return [Refusal(*row) for row in rows]
 
     def retry(self, row_id: int) -> bool:
-        """Have a refused row and the rows held back by it sent again; return False if it is not
-        refused.
+        """Make a refused row wait again, so that it and the rows held back by it are sent.
+
+        Returns False if the row is not refused.
         """
         return self._query(self.statements.retry(row_id))[1] == 1
 
     def discard(self, row_id: int) -> bool:
-        """Delete a refused row, so that the rows held back by it are sent; return False if it is
-        not refused.
+        """Delete a refused row, so that the rows held back by it are sent.
+
+        Returns False if the row is not refused.
         """
         return self._query(self.statements.discard(row_id))[1] == 1

@@ -1,5 +1,5 @@
-"""RocketMQ remoting protocol: codes, frames, typed headers, bodies and connections without I/O.
+"""RocketMQ's remoting protocol without I/O: codes, frames, typed headers, bodies, connections.
 
-Callers pass bytes and the time, and receive events. This package opens no sockets and reads no
-clock.
+Callers pass received bytes and the current time, and get events and bytes to send. This package
+opens no sockets and reads no clock.
 """

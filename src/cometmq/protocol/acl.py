@@ -3,8 +3,8 @@
     content    values of all ext fields but Signature, in the order of their names; then the body
     Signature  base64(HMAC-SHA1(secret key, content))
 
-The values are signed as they are in the frame, so both sides agree without parsing them (upstream:
-AclClientRPCHook.java, AclUtils.java, SessionCredentials.java).
+The signed values are the texts of the frame, so both sides need no parsing to agree on them
+(upstream: AclClientRPCHook.java, AclUtils.java, SessionCredentials.java).
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ SIGNATURE: Final = "Signature"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Account that signs requests. Its secret key and token are not part of its ``repr``.
+    """Keys of the account that signs requests. The secret key and the token are left out of
+    ``repr``.
 
-    ``security_token`` is sent along if it is not empty. Raises SettingsError for an empty key and
-    for text that UTF-8 cannot encode.
+    ``security_token`` is sent if it is not empty. Raises SettingsError for an empty key and for
+    text that UTF-8 cannot encode.
     """
 
     access_key: str
@@ -51,6 +52,7 @@ class Credentials:
 
 
 def _named(credentials: Credentials) -> dict[str, str]:
+    """Return the ext fields that name the account, without the signature."""
     fields = {ACCESS_KEY: credentials.access_key}
     if credentials.security_token:
         fields[SECURITY_TOKEN] = credentials.security_token
@@ -58,7 +60,7 @@ def _named(credentials: Credentials) -> dict[str, str]:
 
 
 def signed(credentials: Credentials, ext: Mapping[str, str], body: bytes = b"") -> dict[str, str]:
-    """Return the fields to add to ``ext``, so that the request is signed by the account."""
+    """Return the fields that sign a request; the caller adds them to its fields ``ext``."""
     added = _named(credentials)
     added[SIGNATURE] = signature(credentials.secret_key, {**ext, **added}, body)
     return added
@@ -73,9 +75,10 @@ def signature(secret_key: str, ext: Mapping[str, str], body: bytes = b"") -> str
 
 @final
 class SignedHead:
-    """Header of requests that differ only in the values of ``names``; signs each of them.
+    """Signed JSON header of requests of one code that differ only in the values of ``names``.
 
-    It is cut once, as ``head_pieces`` does for requests without signatures.
+    Its constant pieces are encoded once, see ``head_pieces``; :meth:`sign` adds values and
+    signature.
     """
 
     __slots__ = ("_count", "_keyed", "_order", "_parts", "_pieces", "_rest")
@@ -95,7 +98,8 @@ class SignedHead:
         self._pieces = head_pieces(
             code, {**known, SIGNATURE: ""}, language, (*names, SIGNATURE)
         )  # fmt: skip
-        #: Constant texts of the signed content before each value, and the number of that value.
+        #: For each value, in the order of the signed content: the constant text before it, and the
+        #: index of its name in ``names``.
         self._parts: list[str] = []
         self._order: list[int] = []
         text = ""
@@ -109,9 +113,9 @@ class SignedHead:
         self._rest = text
 
     def sign(self, values: Sequence[object], body: bytes = b"") -> tuple[bytes, ...]:
-        """Return the pieces of the header of a request with these values, cut at ``names``.
+        """Return the pieces of a signed header, between which the caller writes ``values``.
 
-        Raises UnicodeEncodeError for text that UTF-8 cannot encode.
+        The last gap is for the opaque. Raises UnicodeEncodeError for text that UTF-8 cannot encode.
         """
         texts = [f"{part}{values[at]}" for part, at in zip(self._parts, self._order, strict=True)]
         keyed = self._keyed.copy()

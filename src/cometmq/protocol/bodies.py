@@ -1,16 +1,21 @@
-"""JSON bodies of requests and responses as structs, also those about running consumers, and the
-topic routes of name servers with their permission bits (upstream: protocol/body/*.java,
-protocol/heartbeat/*.java, TopicRouteData.java, PermName.java). Encode with fastjson.encode_json,
-parse with fastjson.parse_json.
+"""JSON bodies of requests and responses as structs, and the permission bits of topics (upstream:
+protocol/body/*.java, protocol/heartbeat/*.java, TopicRouteData.java, PermName.java).
 
-Maps keyed by a message queue are written with fastjson.object_map and declared as Raw; when parsed,
-their keys are strings that hold a :class:`QueueKey` as JSON. A class that ends in Read is the same
-body as it is parsed, with such keys (see :func:`queue_table`).
+Encode them with fastjson.encode_json, parse them with fastjson.parse_json. A map keyed by a message
+queue has one struct for each direction:
+
+    written, as TopicStats       field of type Raw, made by fastjson.object_map
+    parsed, as TopicStatsRead    dict; its keys are texts with a :class:`QueueKey` as JSON, which
+                                 :func:`queue_table` parses
 
 :func:`parse_client_body` parses heartbeats, lock requests and results of direct consumption in any
-form that clients send. Bodies of Java clients need no conversion. The C++ client writes an
-enumeration by its number, the Go client does so in a result. The .NET client capitalizes names.
-Others write null or an empty text for a missing value. Java accepts all of these.
+form that clients send, as a Java broker does:
+
+    Java     needs no conversion
+    C++      enumerations by number
+    Go       enumerations of results by number
+    .NET     capitalized names
+    others   null or empty text for a missing value
 """
 
 from __future__ import annotations
@@ -66,7 +71,7 @@ class QueueKey(Body, frozen=True, order=True):
 
 
 class DataVersion(Body, frozen=True):
-    """Version of a table; versions are equal if all parts are.
+    """Version of a table; two versions are equal if all their fields are.
 
     Only 5.x peers send a state version.
     """
@@ -223,7 +228,7 @@ class KvTable(Body, frozen=True):
 
 
 class SubscriptionGroupConfig(Body, frozen=True):
-    """Settings of a consumer group."""
+    """Settings of a consumer group on one broker."""
 
     group_name: str
     consume_enable: bool = True
@@ -248,7 +253,7 @@ NO_VERSION: Final = -(2**63)
 
 
 class SubscriptionData(Body, frozen=True):
-    """SubscriptionData of one consumer to one topic."""
+    """Subscription of one consumer group to one topic; ``sub_string`` is its filter expression."""
 
     topic: str
     sub_string: str = "*"
@@ -260,9 +265,7 @@ class SubscriptionData(Body, frozen=True):
 
 
 class ClientConfigCheck(Body, frozen=True):
-    """Request body of 46 (CHECK_CLIENT_CONFIG): the subscription that a client is about to
-    start.
-    """
+    """Request body of 46 (CHECK_CLIENT_CONFIG): a subscription that a client will start with."""
 
     subscription_data: SubscriptionData
     client_id: str = ""
@@ -326,8 +329,10 @@ class QueueEntry(Body, frozen=True):
 
 
 class QueueEntries(Body, frozen=True):
-    """Response body of 321 (QUERY_CONSUME_QUEUE). ``subscription_data`` and ``filter_data``, which
-    is JSON in a text, are those of the group that was named, if any.
+    """Response body of 321 (QUERY_CONSUME_QUEUE).
+
+    ``subscription_data`` and ``filter_data`` (text with JSON) are those of the group that the
+    request names, if it names one.
     """
 
     max_queue_index: Int64
@@ -420,7 +425,7 @@ class ConsumeStats(Body, frozen=True):
 
 
 class BrokerStatsItem(Body, frozen=True):
-    """One window of a figure: its sum, the sum a second, and the average of a send or a pull."""
+    """A statistic in one time window: sum, sum per second (``tps``), average per send or pull."""
 
     avgpt: float
     sum: Int64
@@ -489,20 +494,20 @@ class QueueOffsets(Body, frozen=True):
 
 
 def offset_body(offsets: Mapping[QueueKey, int], language: str = "JAVA") -> bytes:
-    """Return offsets as a client written in ``language`` reads them."""
+    """Encode offsets by queue in the form that a client written in ``language`` can parse."""
     entries = [offset_entry(key, at, language) for key, at in offsets.items()]
     return offset_table(b",".join(entries), language)
 
 
 def offset_entry(key: QueueKey, at: int, language: str) -> bytes:
-    """Return one entry of an :func:`offset_table`."""
+    """Encode one entry of an :func:`offset_table`: the queue and the offset ``at``."""
     if language != "CPP":
         return map_entry(key, at)
     return encode_json(QueueOffset(key.topic, key.broker_name, key.queue_id, at))
 
 
 def offset_table(entries: bytes, language: str) -> bytes:
-    """Return a body of ``entries``, which have commas between them."""
+    """Return a body with ``entries``, which are joined by commas."""
     begin, end = (b"[", b"]") if language == "CPP" else (b"{", b"}")
     return b'{"offsetTable":' + begin + entries + end + b"}"
 
@@ -535,9 +540,9 @@ def read_offsets(body: bytes) -> dict[QueueKey, int]:
 
 
 def reset_to(wanted: int, committed: int, *, force: bool) -> int:
-    """Return the offset to which a reset moves a group with the offset ``committed`` (-1 for none).
+    """Return the offset to which a reset moves a group.
 
-    Only ``force`` moves it forward.
+    ``committed`` is the present offset, -1 for none. Without ``force`` it is never moved forward.
     """
     return wanted if force or committed < 0 else min(wanted, committed)
 
@@ -755,7 +760,7 @@ def writable(perm: int) -> bool:
     return perm & PERM_WRITE != 0
 
 
-#: Deeper than the nesting of any of these bodies.
+#: Levels of a client's body that are converted; no valid body nests deeper.
 _MAX_DEPTH: Final = 16
 
 #: Names of enumerations, in the order in which Java, C++ and Go declare them.
@@ -779,13 +784,13 @@ ENUMERATIONS: Final[dict[str, tuple[str, ...]]] = {
         "CR_RETURN_NULL",
     ),
 }
-#: Structs that each body consists of.
+#: The structs of which each body consists, itself included.
 _PARTS: Final[dict[type[Body], tuple[type[Body], ...]]] = {
     Heartbeat: (Heartbeat, ConsumerData, ProducerData, SubscriptionData),
     QueueLockRequest: (QueueLockRequest, QueueKey),
     DirectResult: (DirectResult,),
 }
-#: Fields in which an empty text is a value; in other fields it means that there is none.
+#: Fields in which an empty text is a value; in all others it stands for a missing one.
 _TEXTS: Final = {
     "clientID",
     "clientId",
@@ -808,7 +813,8 @@ def parse_client_body(data: bytes, cls: type[B]) -> B:
         plain = parse_json(data, dict[str, Any], dialect_max_bytes=REQUEST_DIALECT_MAX_BYTES)
     tidy = _tidied(plain, _NAMES[cls], _MAX_DEPTH)
     if cls is Heartbeat:
-        # Not a default of the field: a body that spells its names otherwise would pass as empty.
+        # A default in the struct would be wrong: the strict attempt above would then accept a body
+        # with other spellings of its names, as an empty heartbeat.
         tidy = {"clientID": "", **tidy}
     try:
         return convert(tidy, cls, strict=False)
@@ -819,7 +825,7 @@ def parse_client_body(data: bytes, cls: type[B]) -> B:
 def _tidied(value: Any, names: dict[str, str], depth: int) -> Any:
     """Return ``value`` with standard field names, without null values and empty texts.
 
-    No body nests deeper than ``depth``; deeper parts are dropped.
+    Parts that nest deeper than ``depth`` levels are dropped.
     """
     if depth == 0 and isinstance(value, (list, dict)):
         return None
@@ -838,12 +844,13 @@ def _tidied(value: Any, names: dict[str, str], depth: int) -> Any:
 
 
 def _enumerated(name: str, value: Any) -> Any:
-    """Return the name of an enumeration's number; other values are unchanged and rejected later."""
+    """Return the name for a number of an enumeration; another value is returned as it is."""
     values = ENUMERATIONS[name]
     return values[value] if type(value) is int and 0 <= value < len(values) else value
 
 
 def _folded(name: str) -> str:
+    """Return a field name in the form by which different spellings are compared."""
     return name.replace("_", "").replace("-", "").lower()
 
 

@@ -1,4 +1,4 @@
-"""Numbers of request and response codes, languages and protocol versions (upstream: RequestCode,
+"""Numbers of request codes, response codes, client languages and versions (upstream: RequestCode,
 ResponseCode, LanguageCode, MQVersion).
 """
 
@@ -98,7 +98,7 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
-    #: Codes of CometMQ only are above 31000. They fit the signed 16 bits of a binary header's code.
+    #: CometMQ's own codes begin above 31000; the code of a binary header has 16 bits, signed.
     PROMOTE_BROKER = 31001
     TAKE_ADDRESS = 31002
 
@@ -197,5 +197,5 @@ _VERSION_NAMES: Final = {
 
 
 def version_name(version: int) -> str:
-    """Return the release name of a version number, or the number if it has no name here."""
+    """Return the release name of a version number, or the number itself if it is not listed."""
     return _VERSION_NAMES.get(version, str(version))

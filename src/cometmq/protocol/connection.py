@@ -1,10 +1,11 @@
 """Protocol state of one side of a remoting connection, without I/O: bytes in, events and bytes out.
 
-The owner of the socket feeds received bytes, takes events in bounded portions, and writes the bytes
-that the ``encode_*`` methods return. Requests of this side are stored by opaque until their
-response arrives or their deadline passes. A stream that cannot be parsed raises
-RemoteProtocolError, and the owner closes the socket; a single invalid request becomes a
-:class:`Rejected` event and affects no other.
+The owner of the socket passes received bytes in, takes events in bounded portions, and writes the
+bytes that the ``encode_*`` methods return. Requests of this side are stored by opaque (the id that
+a response repeats) until their response arrives or their deadline passes.
+
+    stream that cannot be parsed      RemoteProtocolError; the owner closes the socket
+    one request with invalid fields   a :class:`Rejected` event; other requests are not affected
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ T = TypeVar("T")
 H = TypeVar("H")
 
 #: Requests with a header or a body of at least this size are charged to the memory account. Smaller
-#: ones cost too little; they are limited by number where they wait.
+#: ones are not worth it: each queue in which they wait limits their number.
 CHARGED_HEADER_BYTES: Final = 1_024
 CHARGED_BODY_BYTES: Final = 4_096
-#: In Python a text with one rare character takes four bytes for every character.
+#: A Python string takes four bytes per character if one of its characters needs that many.
 _TEXT_FACTOR: Final = 4
 
 _OPAQUE_MASK: Final = 0x7FFFFFFF
@@ -63,9 +64,9 @@ _SETTLERS: Final = {b"0": _settle}
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Request with invalid fields: respond with the error's code and remark.
+    """Event: a request with invalid fields. Respond with the code and remark of ``error``.
 
-    Its header holds the fields as text, as received.
+    The header of ``request`` has the fields as text, as received.
     """
 
     request: Request[dict[str, str]]
@@ -78,7 +79,7 @@ class Rejected:
 
 
 class Answered(msgspec.Struct, Generic[T], frozen=True):
-    """Response to a request of this side, with the request's token."""
+    """Event: the response to a request of this side, with the request's token."""
 
     token: T
     response: Response
@@ -90,8 +91,8 @@ Event = Request[Any] | Rejected | Answered[T]
 class Connection(Framer, Generic[T]):
     """Protocol state of one connection; ``T`` is the owner's token for a request that it sent.
 
-    Large requests are charged to ``account``. With ``keep_fields`` requests have their header
-    fields as text, too, which signatures are made of.
+    Large requests are charged to ``account``. With ``keep_fields``, requests also have their header
+    fields as text, which access control needs to check signatures.
     """
 
     __slots__ = (
@@ -160,7 +161,11 @@ class Connection(Framer, Generic[T]):
         return events
 
     def _add_tolerantly(self, frame: RawFrame, events: list[Event[T]]) -> bool:
-        """Return False when the stream ends at this frame; raise if there are no earlier events."""
+        """Append the event of a frame to ``events``, if it has one; return whether to continue.
+
+        If the header cannot be decoded, the stream is broken: raises the error if there are no
+        earlier events to return first.
+        """
         try:
             event = self._tolerant(frame)
         except RemoteProtocolError as error:
@@ -173,6 +178,10 @@ class Connection(Framer, Generic[T]):
         return True
 
     def _tolerant(self, frame: RawFrame) -> Event[T] | None:
+        """Return the event of a frame of any client; None for a response to no waiting request.
+
+        Raises RemoteProtocolError for a header that cannot be decoded.
+        """
         codec, header, body = frame
         head = decode_head(codec, header)
         if head.flag & FLAG_RESPONSE:
@@ -186,8 +195,7 @@ class Connection(Framer, Generic[T]):
         try:
             fields = decode_fields(head.code, head.ext)
         except BadRequest as error:
-            # A new error: the traceback of the raised one would form a reference cycle with this
-            # object.
+            # Keep a new error: the traceback of the raised one would form a reference cycle.
             told = BadRequest(error.code, error.remark)
             rejected = request_of(head, head.ext, codec, body)
             rejected.fields = head.ext
@@ -234,7 +242,7 @@ class Connection(Framer, Generic[T]):
         codec: int = JSON,
         extra: dict[str, str] | None = None,
     ) -> bytes:
-        """Return the bytes of a request that has no response."""
+        """Encode a request that has no response; return the bytes that precede its body."""
         opaque = self.new_opaque()
         return self._encode(code, header, opaque, FLAG_ONEWAY, body_bytes, codec, extra)
 
@@ -247,9 +255,10 @@ class Connection(Framer, Generic[T]):
         return opaque
 
     def expect(self, opaque: int, waiting: Waiting) -> int:
-        """Store a plain request, whose frame the caller made with an opaque of :meth:`new_opaque`.
+        """Store a plain request; return the number of requests that wait.
 
-        :meth:`settle_plain` sets its result. Return the number of requests that wait.
+        The caller made its frame from constant pieces, with an opaque of :meth:`new_opaque`.
+        :meth:`settle_plain` sets its result.
         """
         self._pending[opaque] = waiting
         return len(self._pending)
@@ -257,7 +266,8 @@ class Connection(Framer, Generic[T]):
     def settle_plain(self) -> int:
         """Set the results of waiting plain requests from their responses.
 
-        Return the number of following frames that are other messages, to be taken as events.
+        Returns the number of following frames that are to be taken as events, as
+        :meth:`Framer.offer` does.
         """
         return self.offer(_SETTLERS, self._pending)
 
@@ -272,7 +282,7 @@ class Connection(Framer, Generic[T]):
         return [self._pending.pop(opaque)[1] for opaque in due]
 
     def next_deadline_ms(self) -> int | None:
-        """Return the next deadline of a request; None when none waits."""
+        """Return the earliest deadline of a waiting request; None if none waits."""
         return min((known[0] for known in self._pending.values()), default=None)
 
     def close(self) -> list[T]:
@@ -307,7 +317,7 @@ class Connection(Framer, Generic[T]):
 
 
 def request_of(head: Head, fields: H, codec: int, body: bytes = b"") -> Request[H]:
-    """Return a request from its decoded header."""
+    """Return the request with a decoded header; ``fields`` are the fields of its code."""
     return Request(
         code=head.code,
         header=fields,

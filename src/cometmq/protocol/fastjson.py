@@ -1,11 +1,13 @@
-"""JSON in fastjson's dialect.
+"""JSON in the dialect of fastjson, the JSON library of RocketMQ's Java code.
 
-Java peers write and expect a dialect: no nulls, keys sorted, no white space. Integer map keys may
-be unquoted (``{0:"a:1"}``), and a map keyed by an object has the object in place of the key string
-(``{{"brokerName":"a","queueId":0,"topic":"t"}:3}``). :func:`encode_json` writes a form that all
-clients parse (integer keys quoted). :func:`object_map` writes the object-keyed form that mqadmin
-and Java clients require. :func:`parse_json` parses all of it: non-string keys become strings with
-the key's own compact JSON.
+Java peers write no nulls, sorted keys and no white space. Two kinds of map keys are not valid JSON:
+
+    integer   {0:"a:1"}
+    object    {{"brokerName":"a","queueId":0,"topic":"t"}:3}
+
+:func:`encode_json` writes JSON that all clients parse, with integer keys quoted. :func:`object_map`
+writes a map with object keys, which mqadmin and Java clients require. :func:`parse_json` parses
+both and strict JSON; a key that is not a string becomes a string with the text of the key.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from cometmq.protocol.framer import MAX_FRAME_BYTES
 
 T = TypeVar("T")
 
-#: A string, blanks, items of an array, a punctuation mark, a run of anything else; a lone quotation
-#: mark starts an unclosed string. All quantifiers are possessive, so no byte is scanned more than
-#: twice.
+#: Alternatives: a string; blanks; two or more array items with their commas; a punctuation mark; a
+#: run of other characters. A quotation mark alone is the start of an unclosed string. All
+#: quantifiers are possessive, so no byte is scanned more than twice.
 _TOKEN: Final = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"|[ \t\r\n]++|(?:[^ \t\r\n{}\[\],:"]++,){2,}+'
     rb'|[{}\[\],:"]|[^ \t\r\n{}\[\],:"]++',
@@ -39,7 +41,7 @@ _ARRAY, _OBJECT, _KEY = range(3)
 _SYSTEM_ERROR: Final = 1
 _MAX_DEPTH: Final = 64
 _SORTED: Final = msgspec.json.Encoder(order="sorted")
-#: Largest dialect body that a server parses in one turn of its event loop: 10 ms at most.
+#: Largest dialect body that a server parses; it blocks the event loop for 10 ms at most.
 REQUEST_DIALECT_MAX_BYTES: Final = 32 * 1024
 
 
@@ -53,7 +55,7 @@ def encode_json(value: object) -> bytes:
         if b"null" not in encoded:
             return encoded
     except TypeError:
-        pass  # integer keys are sorted as the texts that they become
+        pass  # msgspec sorts only text keys; below, integer keys become text
     plain = msgspec.to_builtins(value, str_keys=True, builtin_types=(msgspec.Raw,))
     return msgspec.json.encode(_without_nulls(plain), order="sorted")
 
@@ -67,13 +69,13 @@ def _without_nulls(value: Any) -> Any:
 
 
 def object_map(pairs: Iterable[tuple[object, object]]) -> msgspec.Raw:
-    """Return a map whose keys are objects, in fastjson's form, for use as a value in a body."""
+    """Encode a map whose keys are objects, in fastjson's form, for use as a value in a body."""
     entries = [map_entry(key, item) for key, item in pairs]
     return msgspec.Raw(b"{" + b",".join(entries) + b"}")
 
 
 def map_entry(key: object, item: object) -> bytes:
-    """Return one entry of an :func:`object_map`."""
+    """Encode one entry of an :func:`object_map`."""
     return encode_json(key) + b":" + encode_json(item)
 
 
@@ -84,8 +86,8 @@ def parse_json(data: bytes, cls: type[T], *, dialect_max_bytes: int = MAX_FRAME_
 def parse_json(data: bytes, cls: Any = Any, *, dialect_max_bytes: int = MAX_FRAME_BYTES) -> Any:
     """Parse a body in strict JSON or in fastjson's dialect, as ``cls``.
 
-    The dialect takes 180 ms per MiB; servers set ``dialect_max_bytes`` for bodies from any peer.
-    Raises BadRequest (code 1), which names the problem and its position.
+    Parsing the dialect takes 180 ms per MiB, so servers limit it to ``dialect_max_bytes`` for
+    bodies from any peer. Raises BadRequest (code 1), which names the problem and its position.
     """
     try:
         return msgspec.json.decode(data, type=cls, strict=False)
@@ -106,8 +108,8 @@ def to_strict(data: bytes) -> bytes:
     """Rewrite fastjson's dialect as JSON: every non-string key becomes a string of its own text.
 
     The time is linear in the size of ``data``, because each byte belongs to one token. An object
-    that is a key may not have an object as a key itself, because each such level would double the
-    text.
+    that is a key may not itself have an object as a key: escaping its quotation marks would double
+    the text at each such level.
 
     Raises ValueError when a string is not closed, brackets do not match or nest too deep, or a key
     is of a kind that cannot be a key.
@@ -119,13 +121,13 @@ def to_strict(data: bytes) -> bytes:
 
 
 class _Rewriter:
-    """Rewrites a text token by token."""
+    """Rewrites a text token by token, with a stack of the open brackets."""
 
     def __init__(self) -> None:
         self._stack: list[int] = []
         self._at_key = False
         self._output: list[bytes] = []
-        #: Output before an object that is a key, while that object is parsed.
+        #: While an object that is a key is parsed: the output before it. Otherwise None.
         self._before: list[bytes] | None = None
 
     def take(self, token: bytes) -> None:

@@ -1,10 +1,14 @@
-"""Converts header fields between text and typed structs. The text fields of a frame (``extFields``)
-are called ``ext`` here.
+"""Conversion of header fields between text and typed structs. ``ext`` are the text fields of a
+frame (``extFields``).
 
-On the wire every field should be text, but clients vary. Java, Go and C++ send strings, ali-ons
-sends JSON numbers and booleans, C++ sends "" for missing values. A struct declares its fields as
-:data:`Int32`, :data:`Int64`, ``str`` or :data:`Flag`. :func:`from_ext` accepts what all clients
-send. :func:`to_ext` writes only strings, because Go accepts nothing else.
+On the wire every field should be text, but clients differ:
+
+    Java, Go, C++   strings; C++ sends "" for missing values
+    ali-ons         JSON numbers and booleans
+
+A struct declares its fields as :data:`Int32`, :data:`Int64`, ``str`` or :data:`Flag`.
+:func:`from_ext` parses the fields of any client. :func:`to_ext` writes only strings, because Go
+accepts nothing else.
 """
 
 from __future__ import annotations
@@ -20,14 +24,14 @@ from cometmq.core.errors import BadRequest, LocalProtocolError
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, title="int32")]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1, title="int64")]
-#: A boolean in any client's form. Only JSON true and "true" in any case mean true: the C++ client
-#: sends "1" on messages that are not batches. Evaluate it with :func:`truth`.
+#: A boolean as any client sends it; evaluate it with :func:`truth`. Only JSON true and "true", in
+#: upper or lower case, mean true: the C++ client sends "1" for messages that are not batches.
 Flag = str | bool | int | None
 
 S = TypeVar("S", bound=Struct)
 
 _BAD_FIELD: Final = 1  # ResponseCode.SYSTEM_ERROR, as upstream answers a header it cannot decode
-#: Forms of a whole number that Java parses. Longer ones are out of bounds anyway.
+#: A whole number as Java parses it. One of more digits would be out of bounds anyway.
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
 _INT_BOUNDS: Final = {"int32": 2**31, "int64": 2**63}
 

@@ -1,4 +1,4 @@
-"""Requests, responses, replies of handlers, and the encoding of frame headers in both codecs.
+"""Requests, responses, replies of handlers, and encoding and decoding of headers in both codecs.
 
 JSON header (codec 0): an object with ``code``, ``language``, ``version``, ``opaque``, ``flag``,
 ``remark`` (omitted when null) and ``extFields`` (string to string).
@@ -17,12 +17,12 @@ Binary header (codec 1, upstream: RocketMQSerializable.java):
 A header is decoded once, into the struct of its code if the registry has one. Headers that the fast
 path rejects (numbers for strings, "+5", "", null) are parsed by :mod:`cometmq.protocol.fields`.
 
-The memory of a large request is charged to the connection that it came from. It is given back when
-the last reference to the charge is dropped, so code that keeps a request waiting need not do that.
+The memory of a large request is charged to the connection that it came from. The charge is given
+back when the last reference to it is dropped, so code that keeps a request need not count it.
 
 Most responses are encoded as a whole. Responses to plain sends and pulls differ only in a few
-values, so the constant pieces around these values are encoded once. The pieces are cut from the
-output of the same encoder, so that all responses have the same form.
+values, so the constant pieces around these values are encoded once. They are cut from the output of
+the same encoder, so all responses have the same form.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Account(Protocol):
 
 
 class Charge:
-    """Bytes on an account. Each is given back once: by a call, or when this object is deleted."""
+    """Bytes on an account, given back once: by a call, or when the last reference is dropped."""
 
     __slots__ = ("account", "size_bytes")
 
@@ -86,7 +86,7 @@ class Charge:
         self.size_bytes = size_bytes
 
     def give_back(self, size_bytes: int | None = None) -> None:
-        """Give back some of the bytes; all that are left if ``size_bytes`` is None."""
+        """Give back ``size_bytes`` of the charge, or all that is left if it is None."""
         given = self.size_bytes if size_bytes is None else min(size_bytes, self.size_bytes)
         self.size_bytes -= given
         if given:
@@ -107,12 +107,11 @@ class Request(
     """One received request.
 
     ``header`` is the struct of its code, or a dict for codes that the registry lacks. ``codec`` is
-    that of the request, and used for the response too. ``charge`` accounts for the memory of a
-    large request, as long as it is referenced. ``fields`` are the header fields as text, as
-    received, if the connection keeps them for access control.
+    used for the response too. ``charge`` accounts for the memory of a large request. ``fields`` are
+    the header fields as received, if the connection keeps them for access control.
 
-    A request is decoded from the JSON of its header. The names with a hyphen keep a header from
-    setting ``body``, ``charge`` and ``fields``.
+    The struct is decoded from the JSON header. ``body``, ``charge`` and ``fields`` are not part of
+    it: their wire names begin with a hyphen, so that no peer can set them.
     """
 
     code: Int32
@@ -128,7 +127,7 @@ class Request(
     fields: dict[str, str] | None = None
 
     def drop_body(self) -> None:
-        """Release the memory of the body. Call this for a waiting request that needs no body."""
+        """Release the memory of the body. Call it for a request that waits without needing it."""
         if self.charge is not None:
             self.charge.give_back(len(self.body))
         self.body = b""
@@ -140,7 +139,7 @@ class Request(
 
 
 class Response(Struct, gc=False):
-    """One received response; ``ext`` holds its fields as text."""
+    """One received response; ``ext`` has its fields as text."""
 
     code: int
     opaque: int
@@ -164,7 +163,7 @@ class Reply(Struct, frozen=True):
 
 
 class RawHead(Struct, rename={"ext": "extFields"}):
-    """JSON header before its fields are interpreted."""
+    """JSON header as tolerant decoding reads it; fields may be numbers or booleans."""
 
     code: Int32
     opaque: Int32 = 0
@@ -180,7 +179,7 @@ _encode_json: Final = msgspec.json.Encoder().encode
 
 
 class Head(Struct, gc=False, rename={"ext": "extFields"}):
-    """Decoded header of either codec with its fields as text."""
+    """Decoded header of either codec, with its fields as text."""
 
     code: Int32
     opaque: Int32 = 0
@@ -195,9 +194,9 @@ _strict_decoder: Final = msgspec.json.Decoder(Head)
 
 
 def decode_head(codec: int, header: bytes) -> Head:
-    """Decode a header of either codec tolerantly, fields as text.
+    """Decode a header of either codec, in any form that clients send.
 
-    Raises RemoteProtocolError when it is not a header.
+    Raises RemoteProtocolError for an unknown codec, and if the bytes are not a header.
     """
     if codec == JSON:
         return _decode_json(header)
@@ -217,7 +216,7 @@ def _decode_json(header: bytes) -> Head:
 
 
 def _decode_json_tolerantly(header: bytes) -> Head:
-    # Strict decoding suffices for most clients and takes a third of the time, so it is tried first.
+    # The second attempt: strict decoding suffices for most clients and takes a third of the time.
     try:
         raw = _raw_decoder.decode(header)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -259,6 +258,7 @@ def _decode_binary(header: bytes) -> Head:
 
 
 def _text(header: bytes, at: int, size: int) -> tuple[str | None, int]:
+    """Return the text at a position, None if it is empty, and the position after it."""
     end = at + size
     if size < 0 or end > len(header):
         raise RemoteProtocolError(f"binary header: text of {size} bytes at {at} leaves the header")
@@ -327,16 +327,16 @@ def head_pieces(
     flag: int = 0,
     remark: str | None = None,
 ) -> tuple[bytes, ...]:
-    """Return the constant pieces of a JSON header: before, between and after some values.
+    """Return the constant pieces of a JSON header without length fields, for values between them.
 
-    These values are those of the fields ``names``, in that order, and then the opaque. What ``ext``
-    has for these fields is ignored, but it must have them in the same order.
+    The values are those of the fields ``names``, in that order, and then the opaque. ``ext`` must
+    have these fields in the same order; their values in it are ignored.
     """
     ext = {name: "" if name in names else value for name, value in ext.items()}
     head = encode_head(code=code, opaque=0, flag=flag, ext=ext, remark=remark, language=language)
     rest = head[_LENGTHS.size :]
     pieces: list[bytes] = []
-    # A mark has quotes, which are escaped inside JSON strings, so it cannot match inside a value.
+    # A mark contains quotation marks, which JSON escapes in strings, so no value contains a mark.
     for mark in (*[b'"%b":"' % name.encode() for name in names], b'"opaque":'):
         before, found, rest = rest.partition(mark)
         pieces.append(before + found)
@@ -391,12 +391,12 @@ def _pieces(
     )  # fmt: skip
 
 
-#: Pieces of the most frequent response, which has SUCCESS and no fields: before and after opaque.
+#: Pieces before and after the opaque of the most frequent response: SUCCESS, no fields, no body.
 DONE_HEAD, _DONE_TAIL = _pieces(ResponseCode.SUCCESS, {}, ())
 
 
 def encode_done(opaque: int) -> bytes:
-    """Return the bytes of a JSON response with SUCCESS and nothing else."""
+    """Return the whole frame of a JSON response with SUCCESS, without fields and body."""
     head = b"%b%d%b" % (DONE_HEAD, opaque, _DONE_TAIL)
     return lengths(len(head)) + head
 
@@ -433,7 +433,8 @@ def encode_response(
 ) -> bytes:
     """Return the length fields and the header of a response, in the request's codec.
 
-    ``ext`` replaces ``header``. A body of ``body_bytes`` must follow.
+    The fields are those of ``header``, or ``ext`` if it is given. A body of ``body_bytes`` must
+    follow.
     """
     is_empty = header is None and not ext and remark is None and not body_bytes
     if is_empty and not code and request.codec == JSON:

@@ -22,25 +22,27 @@ from cometmq.core.errors import RemoteProtocolError
 
 T = TypeVar("T")
 
+#: A function that serves consecutive frames of one request code without decoding each to an event.
 #: Called with the owner of a stream, a buffer, and the position of a frame in it. Returns the
 #: position after the frames that it took, and the number of following frames that it cannot take.
 BulkHandler: TypeAlias = Callable[[T, bytes, int], tuple[int, int]]
 
 #: Upstream's com.rocketmq.remoting.frameMaxLength: the whole frame, length field included.
 MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-#: A header holds short fields and at most 32 767 bytes of properties, six times that if escaped.
+#: A header holds short fields and at most 32 767 bytes of properties; JSON escapes make six times
+#: that.
 MAX_HEADER_BYTES: Final = 1024 * 1024
 
-#: Number of pieces kept as received, size below which further ones are joined, and size of a joined
-#: piece.
+#: Pieces of an incomplete frame: the number that is kept as received, the size below which further
+#: ones are joined, and the size up to which a joined one grows.
 _FREE_PIECES: Final = 64
 _SMALL_PIECE_BYTES: Final = 512
 _JOINED_BYTES: Final = 65_536
-#: Maximum number of frames without a bulk handler that are counted at once.
+#: Maximum number of frames without a bulk handler that one call counts.
 _OTHERS_MAX: Final = 32
-#: More frames than a connection serves at once.
+#: Result of :meth:`Framer.offer` if no bulk handlers are given: more frames than a turn serves.
 MANY: Final = 1 << 30
-#: All received frames were taken.
+#: Result of :meth:`Framer.offer` if all received bytes were taken.
 ALL: Final = -1
 
 _LENGTHS: Final = Struct(">II")
@@ -81,7 +83,7 @@ class HeaderTooLarge(RemoteProtocolError):
         )
 
 
-#: First two bytes of a TLS handshake, which as the length of a frame would be 369 MB.
+#: First two bytes of a TLS handshake. Read as a frame's length they mean 369 MB.
 _TLS_HANDSHAKE: Final = 0x1603
 
 
@@ -89,8 +91,8 @@ class Framer:
     """Splits received bytes into whole frames.
 
     A server limits the size of headers. A client does not, because the response to a batch has the
-    ids of all its messages in the header. ``broken`` is the error after which the stream is not
-    parsed further; readers of frames set it.
+    ids of all its messages in the header. ``broken`` is the error after which the stream cannot be
+    parsed further; the subclass that decodes headers sets it.
     """
 
     __slots__ = ("_at", "_buffer", "_have", "_max_header_bytes", "_need", "_pieces", "broken")
@@ -111,7 +113,7 @@ class Framer:
             self._buffer, self._have = data, size_bytes
             return
         pieces = self._pieces
-        # Pieces of one byte each would take forty times their size.
+        # A bytes object of one byte takes forty bytes, so small pieces are joined.
         if size_bytes < _SMALL_PIECE_BYTES and len(pieces) > _FREE_PIECES:
             if len(pieces[-1]) < _JOINED_BYTES:
                 pieces[-1] += data
@@ -126,9 +128,9 @@ class Framer:
     ) -> bool:
         """Add received bytes, or pass them at once to a bulk handler; return whether it took all.
 
-        Call it instead of :meth:`receive_data` if no received frame waits. Unless the stream is in
-        the middle of a frame, the bulk handler of the first request's code gets the bytes uncopied.
-        It takes all of most small reads.
+        Call it instead of :meth:`receive_data` if no complete frame is buffered. If no partial
+        frame is buffered either, the bulk handler of the first frame's code gets ``data`` without a
+        copy. Small reads are usually taken completely.
         """
         if self._have or self.broken is not None:
             self.receive_data(data)
@@ -153,8 +155,9 @@ class Framer:
         return self._have >= self._need or self.broken is not None
 
     def begun_header(self) -> tuple[int, bytes] | None:
-        """Return codec and header of a frame whose body has not arrived; None if the header has
-        not either.
+        """Return codec and header of the next frame, whose body is incomplete.
+
+        Returns None if the header is incomplete too.
         """
         buffer, at = self._joined(), self._at
         if len(buffer) - at < 8:
@@ -201,23 +204,24 @@ class Framer:
             frames.append(new(RawFrame, (word >> 24, buffer[at + 8 : split], buffer[split:stop])))
             at = stop
         else:
-            # The next frame's size is unknown; a previous, larger value would hide whole frames.
+            # _need may still be the size of an earlier, larger frame, which would hide the next.
             self._need = 8
         self._settle(at)
         return frames
 
     def offer(self, bulk_handlers: Mapping[bytes, BulkHandler[T]], owner: T) -> int:
-        """Pass frames to the bulk handler of the next frame's code; the keys are codes in digits.
+        """Pass frames to the bulk handler of the next frame's code.
 
-        Returns the number of next frames that must be served one by one, or ALL when all received
-        bytes were taken. Nothing is offered of a broken stream.
+        The keys of ``bulk_handlers`` are codes as decimal text. Returns the number of following
+        frames that must be taken singly, or ALL when all received bytes were taken. A broken stream
+        returns 1: taking an event then raises its error.
         """
         if self.broken is not None:
             return 1
         if self._have < self._need:
             return 0
         buffer, begin = self._joined() if self._pieces else self._buffer, self._at
-        # The code follows the lengths: {"code":310,
+        # After 8 bytes of lengths a JSON header begins with {"code":310, so the code is at 16.
         digits = buffer[begin + 16 : begin + 24]
         take = bulk_handlers.get(digits[: digits.find(b",")])
         if take is None:
@@ -231,7 +235,7 @@ class Framer:
             self._settle(at)
             digits = self._buffer[self._at + 16 : self._at + 24]
             if others and bulk_handlers.get(digits[: digits.find(b",")]) is not take:
-                # The next frame may have another bulk handler.
+                # The next frame has another code, maybe with its own bulk handler: offer again.
                 self._need = 8
                 return 0
         if not others:
@@ -265,6 +269,7 @@ class Framer:
         return total + 4 if is_right and word & 0xFFFFFF <= self._max_header_bytes else 8
 
     def _joined(self) -> bytes:
+        """Return the buffer after appending all pieces to it."""
         if self._pieces:
             rest = self._buffer[self._at :] if self._at < len(self._buffer) else b""
             if rest or len(self._pieces) > 1:
@@ -277,6 +282,7 @@ class Framer:
         return self._buffer
 
     def _settle(self, at: int) -> None:
+        """Drop the bytes before position ``at``, which were taken."""
         self._have -= at - self._at
         self._at = at
         if self._have == 0:
@@ -284,14 +290,15 @@ class Framer:
             self._at = 0
             self._need = 8
         elif at > _JOINED_BYTES and at * 2 > len(self._buffer):
-            # Otherwise one byte of the next frame would keep a large buffer in memory, unaccounted.
+            # Otherwise one byte of the next frame would keep a large buffer, which no account has.
             self._buffer = self._buffer[at:]
             self._at = 0
 
     def _refuse(self, buffer: bytes, at: int, total: int, word: int) -> None:
+        """Raise the error for invalid lengths; return to wait for the header of a large frame."""
         header_bytes = word & 0xFFFFFF
         if total >> 16 == _TLS_HANDSHAKE:
-            # Waiting for more would leave both sides waiting: a client says hello only once.
+            # Raise at once: a TLS client sends its hello once and then waits for a response.
             raise RemoteProtocolError(
                 "the peer begins a TLS handshake, and TLS is off here: set tls.server.mode, or "
                 "turn TLS off at the peer"

@@ -1,8 +1,8 @@
 """Typed header fields of every request and response that CometMQ serves or sends.
 
-Fields without a default are required. SendMessage (code 10, long wire names) and SendMessageV2
-(codes 310 and 320, one-letter wire names) have the same Python names. Sources: upstream's
-protocol/header/*.java.
+One struct may serve several codes; protocol/registry.py maps codes to structs. Fields without a
+default are required. SendMessage (code 10, long wire names) and SendMessageV2 (codes 310 and 320,
+one-letter wire names) have the same attributes. Sources: upstream's protocol/header/*.java.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class SendMessageResponse(Header):
     """Response header of every send code (upstream: SendMessageResponseHeader.java).
 
     ``queue_offsets`` is a CometMQ extension: the offsets of a batch's messages, separated by
-    commas. It is set only if they are not consecutive, because some of the messages had already
-    been stored.
+    commas. It is set only if the offsets are not consecutive, which happens when some messages were
+    stored by an earlier attempt.
     """
 
     msg_id: str
@@ -331,8 +331,8 @@ class ResetOffset(Header):
     """Request header of 222 (INVOKE_BROKER_TO_RESET_OFFSET), and of 220
     (RESET_CONSUMER_CLIENT_OFFSET) from broker to client.
 
-    ``timestamp`` -1 is the end of each queue. Admin tools of the 5.x line may give one queue and
-    an offset in it (upstream: ResetOffsetRequestHeader.java).
+    ``timestamp`` -1 is the end of each queue. 5.x admin tools may instead give one queue and an
+    offset in it (upstream: ResetOffsetRequestHeader.java).
     """
 
     topic: str
@@ -405,8 +405,10 @@ class CloneGroupOffset(Header):
 
 
 class ViewBrokerStatsData(Header):
-    """Request header of 315 (VIEW_BROKER_STATS_DATA): the name of a statistic, and the key, such
-    as a topic, to return it for (upstream: ViewBrokerStatsDataRequestHeader.java).
+    """Request header of 315 (VIEW_BROKER_STATS_DATA) (upstream:
+    ViewBrokerStatsDataRequestHeader.java).
+
+    ``stats_name`` is the name of a statistic, ``stats_key`` a topic, group or other key of it.
     """
 
     stats_name: str

@@ -1,11 +1,12 @@
-"""Body of REGISTER_BROKER in both of its forms (upstream: RegisterBrokerBody.java).
+"""Body of REGISTER_BROKER, with which a broker registers its topics with a name server (upstream:
+RegisterBrokerBody.java).
 
-Plain, it is JSON:
+The plain form is JSON:
 
     {"filterServerList":[...],"topicConfigSerializeWrapper":{"dataVersion":{...},
      "topicConfigTable":{name:{fields of TopicConfig}}}}
 
-With the header field ``compressed`` it is one zlib stream of this layout, all integers big-endian:
+With the header field ``compressed`` the body is one zlib stream. Its content, integers big-endian:
 
     size  field
     4, n  length, DataVersion as JSON
@@ -17,8 +18,8 @@ With the header field ``compressed`` it is one zlib stream of this layout, all i
 ``bodyCrc32`` of the header is the CRC-32 of the body as sent, without its top bit; 0 disables the
 check.
 
-A body may list 100 000 topics, so it is written and parsed in pieces; other tasks can run between
-them.
+A body may list 100 000 topics, so it is written and parsed in pieces, and other tasks can run
+between two pieces.
 """
 
 from __future__ import annotations
@@ -53,8 +54,10 @@ _INT: Final = Struct(">i")
 #: Digits and sign of a Java int.
 _INT_MAX_CHARACTERS: Final = 11
 _UNPACK_STEP_BYTES: Final = 256 * 1024
+#: Number of unwanted topics that are skipped in one piece.
 _SKIP_STEP: Final = 2_048
-#: Size of the JSON decoded in one piece, and the largest piece without the end of a topic.
+#: Size of the JSON that is decoded in one piece, and the size up to which a piece grows until it
+#: ends where a topic ends.
 _JSON_STEP_BYTES: Final = 64 * 1024
 _JSON_STEP_MAX_BYTES: Final = 1024 * 1024
 _TOPIC_END: Final = re.compile(rb'\}\s*,\s*(?=")')
@@ -62,7 +65,7 @@ _decode_topics: Final = msgspec.json.Decoder(Topics, strict=False).decode
 
 
 def body_crc32(body: bytes) -> int:
-    """Return the checksum of a body as RegisterBroker's header carries it."""
+    """Return the checksum of a body for the header field ``bodyCrc32``."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
@@ -109,11 +112,11 @@ def _topic_text(config: TopicConfig) -> bytes:
 
 
 class RegisterBodyReader:
-    """Parses one body of either form; an empty one means that the broker has no topics.
+    """Parses one body of either form; an empty body means that the broker has no topics.
 
-    :meth:`pieces` does the work. After it, ``data_version`` and ``filter_servers`` are set from the
-    body, and ``has_topics`` is True if topics were parsed. Raises BadRequest (code 1) when the
-    checksum differs.
+    Iterating over :meth:`pieces` parses it. Afterwards ``data_version`` and ``filter_servers`` are
+    those of the body, and ``has_topics`` tells whether its topics were parsed. Raises BadRequest
+    (code 1) when the checksum differs.
     """
 
     def __init__(self, data: bytes, *, compressed: bool, crc32: int | None) -> None:
@@ -128,8 +131,8 @@ class RegisterBodyReader:
     def pieces(self, wanted: Callable[[DataVersion], bool]) -> Iterator[Topics]:
         """Yield the topics in pieces that take under a millisecond each; some pieces are empty.
 
-        Yields no topics when ``wanted`` is false for the body's version. Raises BadRequest (code 1)
-        when the body is invalid.
+        ``wanted`` receives the body's version; if it returns False, no topics are yielded. Raises
+        BadRequest (code 1) when the body is invalid.
         """
         if not self._data:
             self.has_topics = True
@@ -182,8 +185,8 @@ def _parse(data: bytes, cls: type[T]) -> T:
 def _json_pieces(text: bytes) -> Iterator[Topics]:
     """Yield the topics of a valid JSON object, split where a topic appears to end.
 
-    The text between two splits parses as an object only if both splits are right; otherwise a
-    longer piece is tried.
+    A pattern finds the splits, and may match inside a string. Then the piece is not valid JSON, and
+    a longer one is tried.
     """
     at, end = 1, len(text) - 1
     if text[:1] != b"{":
@@ -207,6 +210,7 @@ def _json_pieces(text: bytes) -> Iterator[Topics]:
 
 
 def _unpack(data: bytes) -> Iterator[bytes]:
+    """Yield the decompressed parts of a zlib stream. Raises BadRequest."""
     stream = zlib.decompressobj()
     size_bytes = 0
     while True:
@@ -262,6 +266,7 @@ def _number(text: str) -> int:
 
 
 def _topics(texts: list[bytes]) -> Topics:
+    """Parse topics of the compressed form. Raises BadRequest."""
     found: Topics = {}
     for text in texts:
         try:

@@ -1,7 +1,7 @@
-"""Registry of request codes: header, serving side, response and lane of each.
+"""Registry of request codes: for each, its headers, the side that serves it, and how it runs.
 
 Routing in both servers, encoding in the clients, the fuzz strategies and docs/wire.md use this
-table. A code without a row is answered with "not supported".
+table. A server answers a code without a row with REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cometmq.protocol.framer import MAX_FRAME_BYTES
 
 
 class Side(Flag):
-    """Sides that serve a code."""
+    """Kinds of processes that serve a code."""
 
     BROKER = auto()
     NAMESRV = auto()
@@ -31,9 +31,9 @@ class Side(Flag):
 class Lane(Enum):
     """Execution mode of a handler.
 
-    LOOP: a plain function that runs in the turn that read the request; it never waits and takes
-    under a millisecond. TASK: a coroutine in a task of its own; long work runs in a thread call
-    that releases the GIL, or in slices with a pause between them.
+    LOOP: a plain function that runs in the event loop's turn that read the request; it never waits
+    and takes under a millisecond. TASK: a coroutine in a task of its own; long work runs in a
+    thread, by a call that releases the GIL, or in slices with a pause between them.
     """
 
     LOOP = auto()
@@ -44,10 +44,11 @@ class Lane(Enum):
 class CodeSpec:
     """One request code.
 
-    ``mutates`` marks codes that change a broker's or name server's configuration: they are refused
-    from other machines unless a setting allows it. ``urgent`` codes are served even when sends are
-    refused for load, within bounds of their own (net/router.py). ``max_body_bytes`` is the largest
-    request body that a server accepts; 0 for codes without a body.
+    ``mutates`` marks codes that change a broker or its configuration, or that of a name server:
+    they are refused from other machines unless a setting allows it. ``urgent`` codes are served
+    even when sends are refused because of load, within their own limits (net/router.py).
+    ``max_body_bytes`` is the largest request body that a server accepts; 0 for codes without a
+    body.
     """
 
     code: Code
@@ -60,9 +61,9 @@ class CodeSpec:
     max_body_bytes: int = 0
 
 
-#: Limited only by the frame; the handler of the code applies its own limit.
+#: For bodies that only the frame limits here; the handler of the code applies its own limit.
 _ANY: Final = MAX_FRAME_BYTES
-#: Of heartbeats and queue locks, which are read before a client is known to be allowed anything.
+#: For heartbeats and queue locks, which are parsed before the client's permissions are checked.
 CLIENT_BODY_MAX_BYTES: Final = 512 * 1024
 
 _BROKER: Final = (
@@ -222,7 +223,7 @@ _NAMESRV: Final = (
     ),
 )
 
-#: A broker relays these to the client that they name.
+#: For codes of clients that a broker serves by relaying the request to the client that it names.
 _RELAYED: Final = Side.BROKER | Side.CLIENT
 _CLIENT: Final = (
     CodeSpec(Code.CHECK_TRANSACTION_STATE, h.CheckTransactionState, side=Side.CLIENT),
@@ -255,9 +256,9 @@ def _decoder(header: type[h.Header]) -> Callable[[bytes], Request[Any]]:
     return msgspec.json.Decoder(Request[header], strict=False).decode  # type: ignore[valid-type]
 
 
-#: Fast decoders of JSON headers by the text of their code. Clients write the code first, so it is
-#: known before the header is parsed, and one typed pass decodes everything. Only codes of the hot
-#: path have a decoder; the rest go through decode_head and decode_fields.
+#: Fast decoders of JSON headers by the decimal text of the code. Most clients write the code first,
+#: so the header can be decoded in one pass to the struct of the code. Only frequent codes have a
+#: decoder; the others go through decode_head and decode_fields.
 FAST_DECODERS: Final[dict[bytes, Callable[[bytes], Request[Any]]]] = {
     str(int(code)).encode(): _decoder(REGISTRY[code].header)
     for code in (

@@ -1,8 +1,9 @@
-"""Functions over bytes and text on the hot path, compiled where possible.
+"""The core: functions and classes of the hot path, compiled where possible.
 
-``plain`` defines each function in Python; ``compiled`` returns the same results. The choice is made
-once, when this module is imported: the compiled core if all of it can be imported, otherwise plain
-Python. ``COMETMQ_PURE=1`` in the environment forces plain Python.
+``plain`` defines each of them in Python, and ``compiled`` in Cython with the same results. When
+this module is imported, it chooses one of the two for all names: the compiled core if it can be
+imported completely, otherwise plain Python. ``COMETMQ_PURE=1`` in the environment forces plain
+Python.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ __all__ = [
     "walk",
 ]
 
-#: Names that each module provides in both ``plain`` and ``compiled``, by module.
+#: Names that exist in both ``plain`` and ``compiled``, by module.
 NAMES = {
     "access": ("AccessCache",),
     "batches": ("append_batch", "pack_batch", "place_batch"),
@@ -117,9 +118,9 @@ NAMES = {
 
 
 def _compiled() -> dict[str, object]:
-    """Return the objects of the compiled core by name.
+    """Return the functions and classes of the compiled core by name.
 
-    Raises ImportError if the core is incomplete.
+    Raises ImportError if one is missing.
     """
     found: dict[str, object] = {}
     for module_name, names in NAMES.items():
@@ -151,5 +152,5 @@ def _choose() -> str:
 WHY_PLAIN = _choose()
 #: The core that runs.
 CORE: Literal["compiled", "plain"] = "plain" if WHY_PLAIN else "compiled"
-#: The core that runs, with the reason, for logs and for display.
+#: The core that runs, with the reason for plain Python, for logs and for display.
 DESCRIPTION = f"plain ({WHY_PLAIN})" if WHY_PLAIN else "compiled"

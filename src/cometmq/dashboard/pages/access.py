@@ -1,7 +1,7 @@
-"""Accounts of access control on the brokers, what they may do, and changes of them.
+"""Pages of the brokers' access control: accounts, their permissions, and changes of both.
 
-Secrets are never shown: a broker of CometMQ does not tell them, and what a Java broker tells of
-them is dropped here. Users of RocketMQ 5 (ACL 2.0) are shown, and not changed.
+Secrets are never shown: a CometMQ broker does not send them, and those that a Java broker sends are
+dropped here. Users of RocketMQ 5 (ACL 2.0) are shown, but cannot be changed.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ _IS_OFF: Final = "access control is off there"
 _ONLY_ADMINISTRATORS: Final = "only an administrator may see them"
 #: Users of RocketMQ 5 that the page shows; a search finds the others.
 _USERS_MAX: Final = 500
-#: A setting that only brokers of RocketMQ 5 have; their `aclEnable` means nothing.
+#: A setting that only brokers of RocketMQ 5 have. Their `aclEnable` says nothing about users.
 _OF_ROCKETMQ_5: Final = "enableControllerMode"
-#: What to do about values that a change cannot empty: the protocol leaves what is empty as it is.
+#: Advice for emptying a value: a broker keeps its value of a field that a change leaves empty.
 _ANEW: Final = "delete the account and create it again"
 _ENTRY: Final = re.compile(r"[^\s=,]+=(DENY|PUB|SUB|PUB\|SUB)")
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """One account as the named brokers have it."""
+    """One account, and the brokers that have it with the same permissions."""
 
     account: Account
     brokers: list[str]
 
     @property
     def others(self) -> tuple[str, str]:
-        """What it may do with the topics and groups that it has no permission of its own for."""
+        """Permissions for topics, and for groups, that the account has no entry for."""
         one = self.account
         if one.admin and not one.topic_perms and not one.group_perms:
             return "everything", "everything"
@@ -75,21 +75,21 @@ class _Found:
 
     @property
     def topics(self) -> list[tuple[str, str]]:
-        """Topics that it has a permission of its own for."""
+        """Topics that the account has an entry for, each with the permission."""
         return _entries(self.account.topic_perms)
 
     @property
     def groups(self) -> list[tuple[str, str]]:
-        """Groups that it has a permission of its own for."""
+        """Groups that the account has an entry for, each with the permission."""
         return _entries(self.account.group_perms)
 
 
 @dataclass(frozen=True, slots=True)
 class _Accounts:
-    """Accounts and white lists of all brokers that told them; ``unread`` says why others did not.
+    """Accounts by access key, and white lists by broker, of all brokers that sent them.
 
-    ``users`` of RocketMQ 5 have the brokers that have them so. ``is_off`` is True if no broker has
-    access control.
+    ``unread`` has the reason for each other broker. ``users`` are those of RocketMQ 5, each with
+    the brokers that have the same entry. ``is_off`` is True if no broker has access control.
     """
 
     found: dict[str, list[_Found]]
@@ -100,11 +100,11 @@ class _Accounts:
 
     @property
     def may_be_added(self) -> bool:
-        """True if a broker takes new accounts: those of RocketMQ 5 have users instead."""
+        """True if a broker has accounts; brokers of RocketMQ 5 have users instead."""
         return bool(self.white_lists)
 
     def of(self, key: str) -> list[_Found]:
-        """Return an account in each form that brokers have of it. Raises NotFound."""
+        """Return an account, once for each variant that brokers have of it. Raises NotFound."""
         if key in self.found:
             return self.found[key]
         raise NotFound("account", key, shown.untold(self.unread) or "no broker has it")
@@ -124,8 +124,9 @@ def _label(broker: Broker) -> str:
 
 
 async def _read(cluster: WatchedCluster) -> _Accounts:
+    """Read the accounts and users of all brokers, slaves included."""
     brokers = await cluster.admin.brokers()
-    # A broker of RocketMQ 4.9 without access control never answers a question for accounts.
+    # A broker of RocketMQ 4.9 without access control never answers a request for accounts.
     settings = await cluster.servers.broker_settings()
     off = {
         each.address
@@ -162,7 +163,7 @@ async def _read(cluster: WatchedCluster) -> _Accounts:
 
 
 async def _read_users(cluster: WatchedCluster, brokers: list[Broker], read: _Accounts) -> None:
-    """Add the users of brokers of RocketMQ 5, which have no accounts."""
+    """Add the users of RocketMQ 5 brokers, which have no accounts, to ``read``."""
     answers = await asyncio.gather(
         *(users_of(cluster.admin, each.address) for each in brokers), return_exceptions=True
     )
@@ -180,6 +181,7 @@ async def _read_users(cluster: WatchedCluster, brokers: list[Broker], read: _Acc
 
 
 def _add(found: dict[str, list[_Found]], account: Account, broker: str) -> None:
+    """Add a broker's account: to the same one of other brokers, or as a further variant."""
     known = found.setdefault(account.access_key, [])
     for each in known:
         if each.account == account:
@@ -193,7 +195,7 @@ async def _accounts(cluster: WatchedCluster) -> _Accounts:
 
 
 async def show_all(request: Request) -> Response:
-    """Show a page of the accounts, and the white lists."""
+    """Show one page of the list of accounts, the white lists, and the users."""
     cluster = cluster_of(request)
     read = await _accounts(cluster)
     wanted = field(request, "q").lower()
@@ -210,7 +212,7 @@ async def show_all(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    """Show what an account may do, on each broker."""
+    """Show the permissions of an account on each broker."""
     key = request.path_params["key"]
     read = await _accounts(cluster_of(request))
     return render(
@@ -222,7 +224,7 @@ async def show(request: Request) -> Response:
 
 
 async def edit(request: Request) -> Response:
-    """Show the form of an account, or create or change it on all brokers."""
+    """Show the form of an account (GET), or create or change it on all brokers (POST)."""
     cluster, key = cluster_of(request), request.path_params.get("key", "")
     read = await _accounts(cluster)
     found = read.of(key) if key else []
@@ -241,7 +243,11 @@ async def edit(request: Request) -> Response:
 
 
 def _sent(request: Request, before: Account | None) -> Account:
-    """Return the account of a form. Raises InputRefused."""
+    """Return the account that a form describes. Raises InputRefused.
+
+    ``before`` is the account as it is now, None for a new one. An empty secret keeps the present
+    one.
+    """
     key = before.access_key if before else field(request, "key")
     secret = field(request, "secret")
     if len(key) < _SECRET_MIN and before is None:
@@ -270,7 +276,7 @@ def _permission(text: str) -> str:
 
 
 def _lines(request: Request, name: str, before: Sequence[str]) -> tuple[str, ...]:
-    """Return the permissions that a form lists, one a line. Raises InputRefused."""
+    """Return the entries ``NAME=PERMISSION`` of a form, one per line. Raises InputRefused."""
     lines = tuple(field(request, name).split())
     for line in lines:
         if not _ENTRY.fullmatch(line):
@@ -286,7 +292,7 @@ def _lines(request: Request, name: str, before: Sequence[str]) -> tuple[str, ...
 
 
 async def delete(request: Request) -> Response:
-    """Ask whether to delete an account, or delete it from all brokers."""
+    """Ask for confirmation (GET), or delete an account from all brokers (POST)."""
     cluster, key = cluster_of(request), request.path_params["key"]
     found = (await _accounts(cluster)).of(key)
     if request.method == "POST":
@@ -302,7 +308,7 @@ async def delete(request: Request) -> Response:
 
 
 def _check(outcomes: list[Applied]) -> None:
-    """Raise CometError if a broker did not make a change; it names those that did."""
+    """Raise CometError if a broker did not apply a change; the message names those that did."""
     failed = [each for each in outcomes if each.error is not None]
     if failed:
         done = ", ".join(each.address for each in outcomes if each.error is None) or "none"

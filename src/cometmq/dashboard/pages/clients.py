@@ -1,4 +1,4 @@
-"""Connected producers; consumers are on the pages of their groups."""
+"""Page of the connected producers. Consumers are on the pages of their groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def show(request: Request) -> Response:
-    """Show a page of the list of producers."""
+    """Show one page of the list of producers."""
     cluster = cluster_of(request)
     found, unread = await cluster.calls.get(
         "producers", lambda: _producers(cluster), fresh_ms=NAMES_MS

@@ -1,4 +1,4 @@
-"""The first page: who runs, how much flows, how much waits, and what is wrong."""
+"""The first page: brokers, message rates, lag, and failed health checks."""
 
 from __future__ import annotations
 
@@ -28,14 +28,19 @@ if TYPE_CHECKING:
     from cometmq.dashboard.history import Sample
     from cometmq.dashboard.watched import BrokerState, WatchedCluster
 
-#: Results of checks are shared for this time; a page waits for them no longer than that.
+#: Time for which results of health checks count as current.
 CHECKS_MS: Final = 10_000
+#: Longest time for which a page waits for them.
 _CHECKS_WAIT_S: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class _BrokerCard:
-    """A broker process as the map shows it."""
+    """A broker process as the map shows it.
+
+    ``disk`` is the fuller of the log's and the queues' disk, as a ratio. ``behind_bytes`` are log
+    bytes not yet dispatched to consume queues. ``received`` is the series of its send rate.
+    """
 
     state: BrokerState
     version: str
@@ -96,6 +101,7 @@ def _card(cluster: WatchedCluster, state: BrokerState, now_ms: int) -> _BrokerCa
 
 
 async def _topics(cluster: WatchedCluster) -> Sequence[str] | None:
+    """Return the names of all topics; None if they cannot be read."""
     try:
         return await cluster.calls.get("topics", cluster.admin.list_topics, fresh_ms=NAMES_MS)
     except CometError:
@@ -103,6 +109,7 @@ async def _topics(cluster: WatchedCluster) -> Sequence[str] | None:
 
 
 async def _health(cluster: WatchedCluster) -> HealthReport | None:
+    """Return the results of the health checks; None if they fail or take too long."""
     with suppress(CometError, TimeoutError):
         async with asyncio.timeout(_CHECKS_WAIT_S):
             return await cluster.calls.get(

@@ -1,4 +1,4 @@
-"""Dead letters: which groups have some, the letters, sending them again, and a file of them."""
+"""Pages of dead letters: groups that have some, the letters, sending again, and export."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ async def show_all(request: Request) -> Response:
 
 
 async def _groups(cluster: WatchedCluster) -> tuple[list[DeadGroup], dict[str, str]]:
-    """Return the groups, and why brokers did not tell their letters."""
+    """Return the groups, and by broker the reason why its dead letters are unknown."""
     unread = cluster.silent()
     return await cluster.dead_letters.groups(unread=unread), reasons(unread)
 
 
 async def show(request: Request) -> Response:
-    """Show letters of a group, or send the chosen ones again."""
+    """Show one page of a group's dead letters (GET), or send the chosen ones again (POST)."""
     cluster, group = cluster_of(request), request.path_params["group"]
     kept = viewer_of(request).outcomes
     since, seen = field(request, "since"), whole(field(request, "seen"), 0)
@@ -81,9 +81,10 @@ async def show(request: Request) -> Response:
 async def _page(
     cluster: WatchedCluster, group: str, since_ms: int | None, seen: int
 ) -> tuple[list[DeadLetter], dict[str, int]]:
-    """Return letters from a time on, and the query of those after them; {} if there are none.
+    """Return one page of letters from a time on, and the query of the next page; {} if it is last.
 
-    ``seen`` letters of that millisecond are left out: many may have been given up in it.
+    More letters than a page has may share a millisecond, so a time alone does not name a position:
+    the first ``seen`` letters of ``since_ms`` are skipped.
     """
     letters: list[DeadLetter] = []
     passed_ms, passed = since_ms, 0
@@ -99,6 +100,7 @@ async def _page(
 
 
 def _short(letter: DeadLetter) -> str:
+    """Return the beginning of the body in one line: text, or hex if it is not UTF-8."""
     text = shown.body_text(letter.message.body[:400])
     return letter.message.body[:60].hex(" ") if text is None else " ".join(text[:160].split())
 
@@ -112,15 +114,16 @@ async def _letter(cluster: WatchedCluster, group: str, word: str) -> DeadLetter:
 
 
 async def export(request: Request) -> Response:
-    """Return all letters of a group as a file with a JSON object a line.
+    """Return all letters of a group as a file with one JSON object per line.
 
-    Letters go out as they are read, at the pace of the browser. A file whose connection closes
-    before the last chunk is one that the browser reports as incomplete.
+    Letters are sent as they are read, at the pace of the browser. If reading fails later, the
+    connection closes before the last chunk, and the browser reports an incomplete file.
     """
     cluster, group = cluster_of(request), request.path_params["group"]
 
     letters = cluster.dead_letters.browse(group)
-    # What is wrong with the group is a page; an answer that has begun could only break off.
+    # Read one letter first: an error of the group is then shown as a page. Once the response has
+    # begun, an error can only cut it off.
     first = await anext(letters, None)
 
     async def lines() -> AsyncIterator[str]:

@@ -1,4 +1,4 @@
-"""Consumer groups: lag over time, members, who holds which queue, and a reset with its preview."""
+"""Pages of consumer groups: lag over time, members and their queues, settings, reset, deletion."""
 
 from __future__ import annotations
 
@@ -40,23 +40,26 @@ if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.bodies import ConsumerConnections, SubscriptionGroupConfig
 
-#: Members are asked through a broker, which waits for each of them; a page does not.
+#: Longest time for which a page waits for the states of members. A broker asks each member, and a
+#: silent member costs it its whole timeout.
 _STATES_WAIT_S: Final = 1.5
 _LAG_SPAN_MS: Final = 3_600_000
 
 
 async def _configs(cluster: WatchedCluster) -> ToldSettings[SubscriptionGroupConfig]:
+    """Return the settings of all groups; none if they cannot be read."""
     with suppress(ClientError):
         return await cluster.calls.get(
             "group configs",
             lambda: cluster.settings(cluster.admin.group_configs),
             fresh_ms=NAMES_MS,
         )
-    # The groups that brokers still report are known from their progress.
+    # The list still shows the groups whose progress is known.
     return ToldSettings({}, {})
 
 
 async def _members(cluster: WatchedCluster, group: str) -> ConsumerConnections | None:
+    """Return the connected members; None if there are none or they cannot be read."""
     with suppress(ClientError):
         return await cluster.calls.get(
             ("members", group), lambda: cluster.admin.consumer_connections(group), fresh_ms=NAMES_MS
@@ -65,7 +68,7 @@ async def _members(cluster: WatchedCluster, group: str) -> ConsumerConnections |
 
 
 async def _states(cluster: WatchedCluster, group: str) -> list[MemberStatus] | None:
-    """Return what members report; None if that takes long."""
+    """Return the state that each member reports; None if that fails or takes too long."""
     with suppress(ClientError, TimeoutError):
         async with asyncio.timeout(_STATES_WAIT_S):
             return await cluster.calls.get(
@@ -79,7 +82,7 @@ async def _progress(cluster: WatchedCluster, group: str) -> Progress:
 
 
 async def show_all(request: Request) -> Response:
-    """Show a page of the list."""
+    """Show one page of the list of groups, ordered by lag or by name."""
     cluster = cluster_of(request)
     configs, lags = await asyncio.gather(_configs(cluster), cluster.known_lags())
     wanted, order = field(request, "q").lower(), field(request, "order") or "lag"
@@ -103,14 +106,14 @@ async def show_all(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    """Show the lag of a group, in all and by queue."""
+    """Show the lag of a group, in total and by queue."""
     cluster, group = cluster_of(request), request.path_params["group"]
     cluster.follow(group)
     progress, states = await asyncio.gather(_progress(cluster, group), _states(cluster, group))
     lags = await cluster.known_lags()
     history, now_ms = cluster.history, cluster.clock.wall_ms()
     holders = _holders(states or ())
-    # Members of a group that has committed nothing yet hold queues without offsets.
+    # Include queues that a member holds but of which the group has not committed an offset yet.
     rows = [
         (queue, progress.queues.get(queue), holders.get(queue, ()),
          history.series(("lag", group, queue)))
@@ -132,6 +135,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _holders(states: Iterable[MemberStatus]) -> dict[MessageQueue, list[str]]:
+    """Return the client ids of the members that hold each queue."""
     found: dict[MessageQueue, list[str]] = {}
     for state in states:
         for queue in held(state.info) if state.info is not None else ():
@@ -140,7 +144,7 @@ def _holders(states: Iterable[MemberStatus]) -> dict[MessageQueue, list[str]]:
 
 
 async def show_members(request: Request) -> Response:
-    """Show the members of a group, what they subscribe to and hold."""
+    """Show the members of a group, with their subscriptions and queues."""
     cluster, group = cluster_of(request), request.path_params["group"]
     connected, states = await asyncio.gather(_members(cluster, group), _states(cluster, group))
     rows = [
@@ -167,7 +171,7 @@ async def show_settings(request: Request) -> Response:
 
 
 async def reset(request: Request) -> Response:
-    """Show the form of a reset, its preview, or carry it out."""
+    """Show the form of a reset, its preview once a topic is chosen, or carry it out (POST)."""
     cluster, group = cluster_of(request), request.path_params["group"]
     topic, to = field(request, "topic"), field(request, "to") or "time"
     known = (await _progress(cluster, group)).queues
@@ -207,7 +211,7 @@ def _position(to: str, at_text: str) -> Position:
 
 
 async def delete(request: Request) -> Response:
-    """Ask whether to delete a group, or delete it."""
+    """Ask for confirmation (GET), or delete a group (POST)."""
     cluster, group = cluster_of(request), request.path_params["group"]
     if request.method == "POST":
         if field(request, "confirmed") != group:

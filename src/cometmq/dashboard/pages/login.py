@@ -1,4 +1,4 @@
-"""Log in and out."""
+"""Pages for login and logout."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 async def log_in(request: Request) -> Response:
-    """Show the form, or try what was entered."""
+    """Show the login form (GET), or try the entered keys (POST) and set the cookie."""
     viewers: Viewers = request.app.state.viewers
     problem = ""
     access_key = field(request, "access_key") if request.method == "POST" else ""
     if request.method == "POST":
-        # A secret may begin or end with a space.
+        # Not field(), which strips: a secret may begin or end with a space.
         secret_key = (request.state.form.get("secret_key") or [""])[0]
         address = request.client.host if request.client is not None else ""
         try:

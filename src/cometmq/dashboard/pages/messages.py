@@ -1,4 +1,4 @@
-"""Messages: found by key, id, time or place, looked at whole, traced, and sent again."""
+"""Pages of stored messages: search by key, id or time, one message with its trace, resend."""
 
 from __future__ import annotations
 
@@ -42,16 +42,17 @@ if TYPE_CHECKING:
     from cometmq.dashboard.watched import WatchedCluster
     from cometmq.message.model import StoredMessage
 
-#: Queues whose offsets fit into the address of the next page.
+#: Most queues whose offsets fit into the URL of the next page.
 _PLACES_MAX: Final = 500
+#: Most queues from which the newest messages are read.
 _QUEUES_MAX: Final = 64
-#: Time for one search.
+#: Longest time for one search, and for the trace of a message.
 _SEARCH_S: Final = 8
 _TRACE_S: Final = 3
 
 
 async def search(request: Request) -> Response:
-    """Show the form, and what was found."""
+    """Show the search form and the messages found."""
     cluster = cluster_of(request)
     topic, by, value = field(request, "topic"), field(request, "by"), field(request, "value")
     filter_text = field(request, "filter")
@@ -83,6 +84,7 @@ async def search(request: Request) -> Response:
 async def _found(
     cluster: WatchedCluster, topic: str, by: str, value: str, filter_text: str
 ) -> list[StoredMessage]:
+    """Return the messages of a search by id or key, otherwise the newest ones of the topic."""
     messages = cluster.messages
     if by == "id":
         if not value:
@@ -103,9 +105,10 @@ async def _from_time(
     filter_text: str,
     after: dict[MessageQueue, int],
 ) -> tuple[list[StoredMessage], str]:
-    """Return messages from a time on, and where the next page begins; "" if there are no more.
+    """Return one page of messages from a time on, and where the next one begins; "" if it is last.
 
-    A page goes on at offsets: any number of messages may be stored in one millisecond.
+    The next page begins at offsets, ``broker.queue.offset`` joined by ``~``, not at a time: more
+    messages than a page has may share a millisecond.
     """
     start = at_time(moment_ms(value)) if value else EARLIEST
     selection = Selection(filter=filter_text or "*")
@@ -124,7 +127,7 @@ async def _from_time(
 
 
 def _offsets(topic: str, text: str) -> dict[MessageQueue, int]:
-    """Return the offsets that the address of a page names. Raises InputRefused."""
+    """Parse the offsets at which a page begins, see :func:`_from_time`. Raises InputRefused."""
     found: dict[MessageQueue, int] = {}
     for word in text.split("~") if text else ():
         place, _, offset = word.rpartition(".")
@@ -151,12 +154,13 @@ async def _latest(cluster: WatchedCluster, topic: str, selection: Selection) -> 
 
 
 def _short(message: StoredMessage) -> str:
+    """Return the beginning of the body in one line: text, or hex if it is not UTF-8."""
     text = shown.body_text(message.body[:400])
     return message.body[:60].hex(" ") if text is None else " ".join(text[:160].split())
 
 
 async def of_place(request: Request) -> StoredMessage:
-    """Return the message that a request names by its place or its id. Raises NotFound."""
+    """Return the message that a request names by queue and offset, or by id. Raises NotFound."""
     cluster = cluster_of(request)
     topic, broker = field(request, "topic"), field(request, "broker")
     offset, queue_id = field(request, "offset"), whole(field(request, "queue"), 0)
@@ -167,7 +171,7 @@ async def of_place(request: Request) -> StoredMessage:
 
 
 async def show(request: Request) -> Response:
-    """Show one message whole, with what happened to it."""
+    """Show one message: properties, body in the chosen format, and trace."""
     cluster = cluster_of(request)
     message = await of_place(request)
     life: MessageLife | None = None
@@ -194,7 +198,7 @@ async def show(request: Request) -> Response:
 
 
 def place_of(message: StoredMessage) -> dict[str, object]:
-    """Return the query that names a message."""
+    """Return the query parameters that name a message, as :func:`of_place` reads them."""
     if not message.broker_name:
         return {"topic": message.topic, "id": message.offset_id}
     return {
@@ -211,7 +215,7 @@ async def download(request: Request) -> Response:
 
 
 async def resend(request: Request) -> Response:
-    """Ask whether to store a copy of a message, or store it."""
+    """Ask for confirmation (GET), or store a copy of a message (POST)."""
     cluster = cluster_of(request)
     message = await of_place(request)
     target = field(request, "target") or message.topic

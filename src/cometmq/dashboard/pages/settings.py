@@ -1,4 +1,4 @@
-"""Settings of brokers, first those that differ from what a CometMQ broker has by itself."""
+"""Page of the brokers' settings; those that differ from CometMQ's defaults come first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stores of brokers: log, disk, flush, dispatch and replication, and all runtime facts."""
+"""Page of the brokers' stores: log, disk, flush, dispatch, replication, and all runtime facts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
     from cometmq.dashboard.watched import BrokerState
 
-#: Facts that have a place of their own; the others are in the table.
+#: Runtime facts that the table leaves out, because the page shows them elsewhere.
 _SHOWN: Final = frozenset(("brokerVersionDesc", "brokerVersion", "bootTimestamp", "runtime"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Store:
-    """The store of one broker process, from its runtime facts."""
+    """The store of one broker process, from its runtime facts.
+
+    ``log_disk`` and ``queue_disk`` are ratios, ``dispatch_behind`` and ``slave_behind`` bytes.
+    """
 
     state: BrokerState
     log_bytes: float
@@ -41,7 +44,7 @@ class _Store:
 
 
 async def show(request: Request) -> Response:
-    """Show the stores."""
+    """Show the store of each broker process."""
     cluster = cluster_of(request)
     if not cluster.brokers:
         await cluster.ask_brokers()

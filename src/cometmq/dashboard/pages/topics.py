@@ -1,4 +1,4 @@
-"""Topics: the list, one topic with its queues and groups, and their creation, change and end."""
+"""Pages of topics: the list, one topic with queues and groups, creation, change, deletion."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
     from cometmq.protocol.bodies import TopicConfig, TopicOffset
 
-#: Kinds of topics that the list can show, by the word of the choice.
+#: Kinds of topics that the list can show, with their labels.
 KINDS: Final = {
     "own": "Own topics",
     "retry": "Retry and dead letters",
@@ -46,20 +46,21 @@ KINDS: Final = {
 }
 _QUEUES_MAX: Final = 1_024
 _READ_AND_WRITE: Final = 6
-#: Permissions that a form can give, with what they mean.
+#: Permissions that a form offers, with their labels.
 _PERMISSIONS: Final = (
     (_READ_AND_WRITE, "read and write"), (4, "read only"), (2, "write only"), (0, "closed"),
 )  # fmt: skip
-#: Each cluster has a topic for replies.
+#: Each cluster has a topic for replies, of this suffix.
 _REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+#: Traffic is not read for a topic with more groups.
 _TRAFFIC_GROUPS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """Queues of a topic with their ends, and what it receives a second.
+    """Queues of a topic with their offsets, and the messages that it receives per second.
 
-    ``unread`` says by name why masters that have it did not tell theirs.
+    ``unread`` has, by broker name, why a master of the topic did not answer. The rate is then None.
     """
 
     queues: Mapping[MessageQueue, TopicOffset]
@@ -68,12 +69,12 @@ class TopicFigures:
 
     @property
     def stored(self) -> int:
-        """Messages that are still stored, as offsets count them."""
+        """Number of messages that are still stored, computed from the offsets."""
         return sum(max(0, each.max_offset - each.min_offset) for each in self.queues.values())
 
     @property
     def newest_ms(self) -> int:
-        """Time of the newest message."""
+        """Time of the newest message, ms since the epoch; 0 without queues."""
         return max((each.last_update_timestamp for each in self.queues.values()), default=0)
 
 
@@ -86,7 +87,7 @@ async def figures(cluster: WatchedCluster, topic: str) -> TopicFigures | None:
         if unread:
             having = await cluster.admin.masters_of(topic)
             unread = [each for each in unread if each.broker in having]
-        if unread:  # a sum without a part would look like a rate
+        if unread:  # a sum that lacks a broker would give a wrong rate
             return TopicFigures(queues, None, reasons(unread))
         now_ms = cluster.clock.wall_ms()
         total = sum(each.max_offset for each in queues.values())
@@ -113,7 +114,10 @@ async def topic_settings(cluster: WatchedCluster) -> ToldSettings[TopicConfig]:
 
 
 def kind_of(cluster: WatchedCluster, topic: str) -> str:
-    """Return the kind of a topic by its name. Each broker and cluster has a topic of its name."""
+    """Return the kind of a topic (a key of KINDS) by its name.
+
+    System topics include one named after each broker and each cluster.
+    """
     if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return "retry"
     names = {
@@ -126,7 +130,7 @@ def kind_of(cluster: WatchedCluster, topic: str) -> str:
 
 
 async def show_all(request: Request) -> Response:
-    """Show a page of the list."""
+    """Show one page of the list of topics."""
     cluster = cluster_of(request)
     wanted, kind = field(request, "q").lower(), field(request, "kind") or "own"
     settings = await topic_settings(cluster)
@@ -148,11 +152,11 @@ async def show_all(request: Request) -> Response:
 
 
 async def show(request: Request) -> Response:
-    """Show one topic."""
+    """Show one topic: settings, queues, groups and rates."""
     cluster, topic = cluster_of(request), request.path_params["topic"]
     settings, found = await asyncio.gather(topic_settings(cluster), figures(cluster, topic))
     if found is None:
-        await cluster.admin.topic_stats(topic)  # raises what is wrong
+        await cluster.admin.topic_stats(topic)  # raises the error that figures() dropped
         raise RouteNotFound(topic, "no broker has it")
     groups = await _groups(cluster, topic)
     traffic = None if found.unread else await _traffic(cluster, topic)
@@ -186,6 +190,7 @@ async def _groups(cluster: WatchedCluster, topic: str) -> list[str]:
 
 
 async def _traffic(cluster: WatchedCluster, topic: str) -> TopicTraffic | None:
+    """Return the rates in and out of a topic; None with many groups, or after an error."""
     if len(await _groups(cluster, topic)) > _TRAFFIC_GROUPS_MAX:
         return None
     try:
@@ -197,10 +202,11 @@ async def _traffic(cluster: WatchedCluster, topic: str) -> TopicTraffic | None:
 
 
 async def edit(request: Request) -> Response:
-    """Show the form of a topic, or create or change it."""
+    """Show the form of a topic (GET), or create or change it (POST)."""
     cluster, topic = cluster_of(request), request.path_params.get("topic", "")
     if request.method == "POST":
-        cluster.calls.forget()  # what a form does not have is taken from the settings of now
+        # Values that the form does not have are taken from the settings, which must be current.
+        cluster.calls.forget()
     if not cluster.brokers:
         await cluster.ask_brokers()
     masters = sorted(each.broker.name for each in cluster.brokers.values() if each.is_master)
@@ -228,8 +234,11 @@ async def edit(request: Request) -> Response:
 async def _carry_out(
     request: Request, name: str, known: Mapping[str, TopicConfig], masters: Sequence[str]
 ) -> None:
-    """Create or change a topic as a form says, on the chosen masters or on all. Raises
-    InputRefused before anything is changed."""
+    """Create or change a topic as the form says, on the chosen masters or on all.
+
+    ``known`` are its settings by broker; a broker that has none gets the topic created. Raises
+    InputRefused before anything is changed.
+    """
     if not is_legal_name(name):
         raise InputRefused(
             f"{name!r} is not a name: use letters, digits, '_', '-', '%' and '|', at most 127"
@@ -258,7 +267,7 @@ async def _carry_out(
 
 
 async def delete(request: Request) -> Response:
-    """Ask whether to delete a topic, or delete it."""
+    """Ask for confirmation (GET), or delete a topic (POST)."""
     cluster, topic = cluster_of(request), request.path_params["topic"]
     if request.method == "POST":
         if field(request, "confirmed") != topic:

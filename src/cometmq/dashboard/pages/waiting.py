@@ -1,4 +1,4 @@
-"""Page of delayed messages and open transactions."""
+"""Page of the messages that consumers cannot see yet: delayed ones and open transactions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from cometmq.admin.messages import HalfMessage
     from cometmq.dashboard.watched import BrokerState, WatchedCluster
 
+#: Prefix of the runtime facts of delay levels: ``<prefix>LEVEL = next offset,end offset``.
 _LEVEL: Final = "scheduleMessageOffset_"
+#: Longest time for which a page waits for the open transactions.
 _SEARCH_S: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """Messages that wait in one delay level of a broker."""
+    """One delay level of a broker: its delay, and the number of messages that wait in it."""
 
     broker: str
     level: int
@@ -34,7 +36,7 @@ class _Level:
 
 
 async def show(request: Request) -> Response:
-    """Show what waits."""
+    """Show delayed messages by level, the timer's facts, and open transactions."""
     cluster = cluster_of(request)
     if not cluster.brokers:
         await cluster.ask_brokers()
@@ -72,6 +74,7 @@ def _levels(state: BrokerState, delays: list[str]) -> list[_Level]:
 
 
 async def _transactions(cluster: WatchedCluster) -> tuple[list[HalfMessage], str]:
+    """Return the half messages of open transactions, and the problem if they are not known."""
     try:
         async with asyncio.timeout(_SEARCH_S):
             found = await cluster.calls.get(

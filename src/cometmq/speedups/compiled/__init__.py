@@ -1,1 +1,1 @@
-"""The compiled core: the functions of ``plain`` in typed Cython, built by scripts/build_core.py."""
+"""The compiled core: the names of ``plain`` in typed Cython, built by scripts/build_core.py."""

@@ -1,1 +1,1 @@
-"""The definition of the core: each function in straightforward Python."""
+"""The plain core: each function and class in straightforward Python, the reference for compiled."""

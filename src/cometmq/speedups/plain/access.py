@@ -1,10 +1,10 @@
-"""Access to a server by signed requests: decides which requests are certainly allowed.
+"""Access control on the hot path: a cache that decides which requests are certainly allowed.
 
-This is the definition; compiled/access.pyx does the same. Any other request is handled
-individually: acl/rules.py then applies the rules and words a refusal.
+This is the definition; compiled/access.pyx does the same. A request that is not certainly allowed
+is handled individually: acl/rules.py applies the rules to it and allows it, or words the refusal.
 
-The signature is that of protocol/acl.py: HMAC-SHA1 over the values of all fields but the signature,
-in the order of their names, and the body, in base64.
+The signature is that of protocol/acl.py, in base64: HMAC-SHA1 over the values of all fields but the
+signature, in the order of their names, followed by the body.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Final
 
 _ACCESS_KEY: Final = b"AccessKey"
 _SIGNATURE: Final = b"Signature"
-#: Requests with more to sign are handled individually: hashlib is faster for long texts.
+#: Requests with more signed bytes are handled individually: hashlib is faster for long texts than
+#: the compiled core.
 SIGNED_MAX_BYTES: Final = 65_536
 #: Maximum size of the names of a topic and a group together.
 NAMES_MAX_BYTES: Final = 1_024
@@ -25,7 +26,7 @@ DECISIONS_MAX: Final = 4_096
 
 
 class _Account:
-    """An account, and the requests that it may send: codes, topics and groups."""
+    """An account, and its known decisions: code, topic and group of each allowed request."""
 
     __slots__ = ("allowed", "name", "secret")
 
@@ -38,12 +39,12 @@ class _Account:
 class AccessCache:
     """Decisions under one version of the rules.
 
-    One cache serves all client addresses that the same accounts trust without a signature.
+    Client addresses share a cache if the same accounts trust them without a signature.
 
-    ``secret_of(access_key)`` returns the secret key of an account; an empty one if its requests
-    need no signature, and None if there is no such account. ``allows(access_key, code, topic,
-    group)`` returns whether the account may send such a request. The results of both may
-    be cached for the lifetime of this object.
+    ``secret_of(access_key)`` returns the secret key of an account: empty if its requests need no
+    signature, None if there is no such account. ``allows(access_key, code, topic, group)`` returns
+    whether the account may send such a request. The results of both may be cached for the lifetime
+    of this object.
     """
 
     __slots__ = ("_accounts", "_allows", "_secret_of")
@@ -68,8 +69,8 @@ class AccessCache:
         """Return whether a request is certainly allowed.
 
         ``fields`` are all fields of its header with escapes decoded, or None if a name is repeated
-        or there are too many. ``topic`` and ``group`` are those that it needs permission for; each
-        is empty if it needs none.
+        or there are too many. ``topic`` and ``group`` are those for which the request needs
+        permission; an empty one needs none.
         """
         account = None if fields is None else self._account(fields.get(_ACCESS_KEY, b""))
         if account is None or fields is None:

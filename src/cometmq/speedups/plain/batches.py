@@ -1,12 +1,14 @@
 """Batch sends: turns the messages of one body into log records and rows of a write batch.
 
 This is the definition; compiled/batches.pyx does the same, byte for byte. message/batch.py
-describes the layout of a body, message/record.py that of a record. A very large batch is first
-packed in a thread, without offsets, so that it does not block the event loop; its offsets are
-filled in afterwards.
+describes the layout of a body, message/record.py that of a record.
 
-In this module, ``middle`` is the part of every record of a batch between its physical offset and
-the length of its body.
+    append_batch   small batch: packs records with their offsets, in one call
+    pack_batch     large batch: packs records without offsets, in a thread
+    place_batch    fills offsets and store time into the records of pack_batch
+
+``middle`` is the part of a record between its physical offset and the length of its body. It is the
+same for all records of a batch.
 """
 
 from __future__ import annotations
@@ -47,9 +49,9 @@ def append_batch(
     ``properties`` are appended to those of each message and take precedence over them. Records
     start at physical offset ``position`` in a log file that ends at ``limit``.
 
-    Returns the total size of the records and their bytes. If they do not fit before ``limit``, the
-    bytes are empty and nothing is appended. Raises ValueError, with nothing appended, for an
-    invalid body and for properties that are too long for a record.
+    Returns the total size of the records, and the records. If they do not fit before ``limit``,
+    nothing is appended and the second value is empty. Raises ValueError, with nothing appended, for
+    an invalid body and for properties that are too long for a record.
     """
     messages = read_messages(body, queue, middle, properties)
     total = sum([size for _, _, _, size in messages])
@@ -94,13 +96,13 @@ def pack_batch(
     bytes_max: int,
     rows_max: int,
 ) -> tuple[int, list[tuple[WriteBatch, bytearray]]]:
-    """Return rows and records as :func:`append_batch` makes them, but without offsets and time.
+    """Pack rows and records as :func:`append_batch` does, but without offsets and store time.
 
-    The batch is split into parts of at most ``rows_max`` messages. :func:`place_batch` fills in the
-    queue offsets, physical offsets and store time of a part, which must not be modified until then.
+    The batch is split into parts of at most ``rows_max`` messages. A part must not be modified
+    until :func:`place_batch` fills in its queue offsets, physical offsets and store time.
 
-    Returns the total size of the records and the parts; no parts if the size exceeds ``bytes_max``.
-    Raises the same exceptions as :func:`append_batch`. Can run in a thread.
+    Returns the total size of the records, and the parts; no parts if the size exceeds
+    ``bytes_max``. Raises the same exceptions as :func:`append_batch`. Can run in a thread.
     """
     messages = read_messages(body, queue, middle, properties)
     total = sum([size for _, _, _, size in messages])
@@ -112,7 +114,7 @@ def pack_batch(
         rows, packed, position = WriteBatch(), bytearray(), 0
         for number, message in enumerate(messages[first : first + rows_max]):
             row = _row(queue, message, position, 0)
-            # A row without a queue shows place_batch that the part has no offsets yet.
+            # place_batch recognises a part without offsets by the missing queue.
             row.queue, row.queue_offset = None, number
             rows.rows.append(row)
             packed += _record(layout, queue, message, (number, position), middle)
@@ -154,7 +156,11 @@ def place_batch(
 def read_messages(
     body: bytes, queue: QueueState, middle: bytes, properties: bytes
 ) -> list[Message]:
-    """Return the messages of a body. Raises ValueError for an invalid one."""
+    """Parse the messages of a body, and append ``properties`` to those of each.
+
+    ``queue`` and ``middle`` are needed for the sizes of the records. Raises ValueError for an
+    invalid body, and for properties that are too long.
+    """
     fixed_bytes = _FRONT.size + len(middle) + 4 + len(queue.topic_tail) + 2
     separated = bytes((_PROPERTY_SEPARATOR,)) + properties if properties else b""
     found: list[Message] = []

@@ -1,8 +1,8 @@
-"""Columns of records in the format of Arrow arrays, for Spark.
+"""Columns of the records in a buffer, in the format of Arrow arrays, for Spark.
 
 This is the definition; compiled/columns.pyx returns the same bytes. Numbers have native byte order,
 offsets are int32, and texts are UTF-8. Invalid UTF-8 is replaced by U+FFFD, as Python does. A
-buffer of 2 GiB or more is refused, and a column of that size raises OverflowError.
+buffer of 2 GiB or more raises ValueError, and a column of that size OverflowError.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from cometmq.speedups.plain.records import BORN_V6, STORE_V6, V6_MORE_BYTES, fin
 #: the properties are not UTF-8, or one of them is not a name-value pair.
 BAD_CRC, BAD_TOPIC, BAD_TEXT, BAD_PAIR = 1, 2, 4, 8
 
+#: Columns of :meth:`RecordColumns.places`.
 PLACE_COLUMNS: Final = 6
 #: Any object with the buffer protocol, such as a numpy array.
 Buffer: TypeAlias = bytes | bytearray | memoryview | Any
 _BYTES_MAX: Final = 0x7FFFFFFF
+#: Size of a record up to its body, and positions of fields in it, for IPv4 hosts.
 _HEAD_BYTES: Final = 88
 _CRC_POSITION: Final = 8
 _OFFSET_POSITION: Final = 28
@@ -37,14 +39,16 @@ _HOST_BYTES: Final = 8
 _INT: Final = Struct(">i")
 _UNSIGNED: Final = Struct(">I")
 _LONG: Final = Struct(">q")
+#: Properties behind the columns of :meth:`RecordColumns.texts`.
 _NAMES: Final = {"keys": "KEYS", "tags": "TAGS", "msg_id": "UNIQ_KEY"}
 
 
 class Texts(NamedTuple):
-    """An array of texts or bytes.
+    """An Arrow array of texts or bytes.
 
-    ``validity`` has one bit for each row, or is None if no row is null. Row ``n`` is the slice of
-    ``values`` from ``offsets[n]`` to ``offsets[n + 1]``.
+    ``validity`` has one bit for each row, 0 for null, or is None if no row is null. ``nulls`` is
+    the number of null rows. Row ``n`` is the slice of ``values`` from ``offsets[n]`` to
+    ``offsets[n + 1]``.
     """
 
     validity: bytes | None
@@ -54,7 +58,7 @@ class Texts(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """An array of maps. Row ``n`` has the pairs from ``offsets[n]`` to ``offsets[n + 1]``."""
+    """An Arrow array of maps. Row ``n`` has the pairs from ``offsets[n]`` to ``offsets[n + 1]``."""
 
     offsets: Buffer
     names: Texts
@@ -62,7 +66,8 @@ class Maps(NamedTuple):
 
 
 class RecordColumns:
-    """Immutable set of the valid records in a buffer; their CRCs are not checked."""
+    """The valid records in a buffer, from which columns are made. CRCs are checked on request
+    only."""
 
     def __init__(self, data: bytes, starts: Buffer | None = None, base: int | None = None) -> None:
         """Find the records at ``starts`` (native int64), up to the first invalid one.
@@ -255,7 +260,7 @@ def address(packed: bytes) -> str:
 
 
 def _chain(columns: RecordColumns) -> Iterable[int]:
-    """Yield the start of the next record until the end of the data."""
+    """Yield the start of the next record, which follows the last one, until the end of the data."""
     while columns.stop < len(columns._data):
         yield columns.stop
 
@@ -265,6 +270,7 @@ def _utf8(raw: bytes) -> bytes:
 
 
 def _texts(values: Sequence[bytes | None]) -> Texts:
+    """Return values as an array, None as null."""
     nulls = values.count(None)
     bits = sum(1 << row for row, value in enumerate(values) if value is not None)
     validity = bits.to_bytes((len(values) + 7) // 8, "little") if nulls else None
@@ -273,6 +279,7 @@ def _texts(values: Sequence[bytes | None]) -> Texts:
 
 
 def _offsets(lengths: Iterable[int]) -> bytes:
+    """Return the offsets of rows of these lengths. Raises OverflowError at 2 GiB."""
     offsets = array("i", [0])
     for length in lengths:
         offsets.append(offsets[-1] + length)

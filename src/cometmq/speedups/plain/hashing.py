@@ -1,5 +1,5 @@
-"""Java's ``String.hashCode``, the hash under which the index stores a key, and the entries of keys
-(store/index.py).
+"""Java's ``String.hashCode``, and what the key index (store/index.py) makes of it: the hash of a
+key, and the entries of keys.
 
 This is the definition; compiled/hashing.pyx does the same, byte for byte.
 """
@@ -15,7 +15,7 @@ _MASK = 0xFFFF_FFFF
 _SIGN = 0x8000_0000
 #: Number of UTF-16 units hashed at once.
 _UNITS = 64
-#: By number of units: the factor of each unit, and the factor of the hash before them.
+#: For a piece of ``count`` units: the factor of each unit, and that of the hash before the piece.
 _FACTORS = [[pow(31, n, _MASK + 1) for n in reversed(range(count))] for count in range(_UNITS + 1)]
 _BEFORE = [pow(31, count, _MASK + 1) for count in range(_UNITS + 1)]
 
@@ -52,10 +52,10 @@ def put_keys(
 ) -> tuple[bytes, int]:
     """Return the index entries of keys, and the number of slots that were empty before.
 
-    ``begin_ms`` is the begin timestamp of the index file, ``first`` the number of the first entry.
-    Updates ``slots`` (native int32) to point to the new entries. ``hashes``, ``places`` and
-    ``times_ms`` are columns of native int64. Raises ValueError if their lengths differ or if there
-    are no slots.
+    Updates ``slots`` (native int32) to point to the new entries. ``hashes``, ``places`` (physical
+    offsets) and ``times_ms`` (store times) are columns of native int64. ``begin_ms`` is the first
+    store time of the index file, ``first`` the number of the first entry. Raises ValueError if the
+    columns have different lengths or if there are no slots.
     """
     count, used = len(hashes), 0
     if len(places) != count or len(times_ms) != count or not len(slots):
@@ -77,7 +77,7 @@ def signed(value: int) -> int:
 
 def absolute(value: int) -> int:
     """Return the hash under which the index stores a key, from its unsigned hash."""
-    # Java's abs has no result for the smallest value; the index counts it as 0.
+    # Java's abs returns the smallest value unchanged, so negative; the index stores 0 instead.
     return -value & (_SIGN - 1) if value & _SIGN else value
 
 
@@ -96,7 +96,7 @@ def extended_hash(value: int, text: str) -> int:
 def _extended(value: int, units: Sequence[int]) -> int:
     """Return the hash after ``value = value * 31 + unit`` for each unit.
 
-    A sum of products over many units is faster in Python than a loop over single units.
+    In Python, a sum of products over many units is faster than a loop over single units.
     """
     count = len(units)
     if count > _UNITS:

@@ -1,7 +1,7 @@
-"""Plain JSON headers of frames.
+"""Parsing of plain JSON headers, the form that clients usually write.
 
 A plain header has no whitespace and no repeated names, and its numbers have neither a sign nor
-leading zeros.
+leading zeros. Every other header is odd: its frame is left to the general decoder.
 
 This is the definition; compiled/headers.pxd does the same.
 """
@@ -34,7 +34,7 @@ _TEXTS: Final = (b"language", b"serializeTypeCurrentRPC", b"remark")
 
 
 class Odd(Exception):
-    """Raised if a frame is not plain and has to be handled individually."""
+    """Raised for a frame that is not plain, and so has to be handled individually."""
 
 
 class Form(NamedTuple):
@@ -50,10 +50,10 @@ class Form(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A parsed header. ``fields`` are in the order of their form; a missing field is None.
+    """A parsed header. ``fields`` are the values in the order of their form; a missing one is None.
 
-    ``all_fields`` are the values in the header by name, with their escapes; None if a name is
-    repeated, or if there are too many.
+    ``all_fields`` are all values in the header by name, with escapes not decoded. It is None if a
+    name is repeated, or if there are more than ALL_FIELDS_MAX.
     """
 
     code: int
@@ -65,7 +65,7 @@ class Header(NamedTuple):
 
 
 def read_header(header: bytes, forms: Mapping[int, Form]) -> Header:
-    """Parse a header that has one of the forms, which are by code. Raises Odd.
+    """Parse a plain header; ``forms`` has the form of each code. Raises Odd for any other header.
 
     The code must precede the fields; the code, the fields and the opaque are required.
     """

@@ -3,10 +3,11 @@
 This is the definition; compiled/match.pyx does the same. filter/sql92.py compiles an expression
 into a program: steps for a stack machine. Each step is an operation (:class:`Op`) and its operand.
 
-A value is text (bytes), an integer, a float, True, False, or None for unknown. A missing property
-is unknown. A message matches only if the result is True. Text compared with a number is parsed as a
-number, text compared with a boolean as a boolean. Values that cannot be compared end the evaluation
-without a match (upstream: ComparisonExpression.java, ExpressionMessageFilter.java).
+A value on the stack is text (bytes), an integer, a float, True, False, or None for unknown. A
+missing property is unknown. A message matches only if the result is True. Text compared with a
+number is parsed as a number, text compared with a boolean as a boolean. Values that cannot be
+compared end the evaluation without a match (upstream: ComparisonExpression.java,
+ExpressionMessageFilter.java).
 
 message/record.py describes the layout of a record, message/properties.py that of its properties,
 and store/layout.py that of a queue entry. No value in them makes the code read outside the given
@@ -39,7 +40,7 @@ Step: TypeAlias = tuple[int, Operand]
 
 
 class Op(IntEnum):
-    """Operation of a step. It pops its values from the stack and pushes its result."""
+    """Operation of a step. Unless noted, it pops its values and pushes its result."""
 
     #: Push the text of the property named by the operand; unknown if the message lacks it.
     PROPERTY = 0
@@ -85,8 +86,9 @@ _REAL: Final = re.compile(
 _LONG_DIGITS: Final = 19
 #: Texts longer than this are parsed as numbers once, for all steps that compare them.
 _LONG_TEXT: Final = 64
-#: Below this many bytes, Python's substring search can cost the product of both lengths. If that
-#: product is large, the text is padded to this length, which selects a linear search.
+#: For a text of fewer bytes, Python's substring search can take time in the product of both
+#: lengths. If the product is large, the text is padded to this length, which selects a linear
+#: search.
 _LONG_SEARCH: Final = 30_000
 _MAX_PRODUCT: Final = 100_000
 
@@ -101,8 +103,7 @@ def in_order(texts: Iterable[bytes]) -> tuple[bytes, ...]:
 
 
 class Program:
-    """A filter program. Raises ValueError unless its steps are valid and leave exactly one
-    value.
+    """A filter program. Raises ValueError for invalid steps.
 
     ``names`` are those of the properties that it reads, ordered by :func:`in_order`.
     """
@@ -128,11 +129,10 @@ class Program:
 
 
 def _checked(code: Sequence[Step]) -> frozenset[bytes]:
-    """Return the names of the properties that the steps read. Raise ValueError unless every step
-    can be executed.
+    """Check a program, and return the names of the properties that it reads. Raises ValueError.
 
-    Each step needs an operand of its kind and enough values on the stack. Jumps lead forwards, and
-    both ways to a step leave the same number of values.
+    Each step needs an operand of its kind and enough values on the stack. Jumps lead forwards. All
+    ways to a step must leave the same number of values, and the whole program exactly one.
     """
     depth, end = 0, len(code)
     expected: dict[int, int] = {}
@@ -354,7 +354,7 @@ def match_records(
     The matches are returned as the bytes of their entries. ``entries`` start with the entry at
     queue offset ``offset``. ``most`` is the maximum count and the maximum total size of matching
     records in bytes, ``budget`` the maximum count of records examined and of bytes of properties
-    examined. At least one record is examined, and the first match is always returned. ``log``,
+    examined. These limits do not apply to the first record examined and the first match. ``log``,
     ``queue`` and ``has_at_once`` are those of :func:`pulls.take_records`.
 
     The call stops before the first entry whose record is not plain: a hole, a record outside the
@@ -372,7 +372,7 @@ def match_records(
         place, size, _ = ENTRY.unpack_from(entries, at)
         if not is_inside(place, size, low, high):
             break
-        # One residency check covers a span of nearby records.
+        # Check once for a span of nearby records whether they are in memory.
         if place < sure and not at_hand[0] <= place <= at_hand[1] - size:
             at_hand = place, _span_stop(entries, at, (low, min(high, sure)))
             if not has_at_once(*at_hand):
@@ -394,7 +394,10 @@ def match_records(
 
 
 def _span_stop(entries: bytes | bytearray, at: int, bounds: tuple[int, int]) -> int:
-    """Return the end of the span that is checked for residency together with an entry's record."""
+    """Return the end of the span of records that one check covers, from entry ``at`` on.
+
+    The check is whether they are in memory.
+    """
     low, high = bounds
     begin, size, _ = ENTRY.unpack_from(entries, at)
     stop: int = begin + size

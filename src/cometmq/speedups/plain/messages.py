@@ -1,7 +1,7 @@
-"""Messages of a pull response: all records are checked at once, each message is built on demand.
+"""Messages of a pull response: all records are checked first, each message is built on demand.
 
 This is the definition; compiled/messages.pyx does the same. Only plain records are read here;
-message/record.py reads others. Records are plain if all of the following is true:
+message/record.py reads others. The records of a body are plain if all of the following is true:
 
 - they are contiguous and fill the body, their lengths are consistent, and their magic number is
   that of version 1;
@@ -113,7 +113,7 @@ def cut_records(data: bytes, make: Callable[..., M], broker_name: str) -> Record
     time and host, the number of redeliveries, the physical offset of the half message, the size in
     bytes, and the broker name.
     """
-    # All records are checked here, so that accesses to single messages need not check them.
+    # Check all records here, so that access to a single message needs no check.
     starts = [0]
     at = 0
     while at < len(data):

@@ -11,7 +11,10 @@ PROPERTIES_MAX_BYTES: Final = 32_767
 
 
 class Named(NamedTuple):
-    """Property values; if a name occurs several times, its last non-empty value."""
+    """Values of UNIQ_KEY, KEYS, TAGS and DELAY; empty if missing.
+
+    If a name occurs several times, its last non-empty value counts.
+    """
 
     unique: bytes
     keys: bytes
@@ -20,7 +23,7 @@ class Named(NamedTuple):
 
 
 def find_named(properties: bytes) -> Named:
-    """Return the named values in a property text."""
+    """Return the values in a property text that control storing and finding the message."""
     unique = keys = tag = delay = b""
     for pair in properties.split(b"\x02"):
         name, _, value = pair.partition(b"\x01")
@@ -51,7 +54,7 @@ def pairs_of(properties: bytes) -> dict[str, str]:
 
 
 def keys_of(unique: bytes, keys: bytes) -> list[bytes]:
-    """Return the index keys of a message: its unique key and its keys."""
+    """Return the index keys of a message: its unique key, and its keys, separated by spaces."""
     found = [unique] if unique else []
     if keys:
         found += [key for key in keys.split(b" ") if key]

@@ -7,10 +7,10 @@ all of the following is true; every other frame is odd and is handled individual
 - its code is 11 or 361, it expects an answer, and it has all fields that upstream requires;
 - it has no body.
 
-A :class:`PullPlan` holds what is decided once for all pulls that send the same request to one
-queue, whatever their offsets. A pull is answered here if its records are near the end of the log,
-in memory and in one log file. A pull at the end of its queue can be held for long polling. All
-others are odd.
+A :class:`PullPlan` caches the decisions for all pulls that send the same request to one queue,
+whatever their offsets. A plain pull is answered here if its records are near the end of the log, in
+memory and in one log file. A pull at the end of its queue can be held for long polling. All others
+are odd.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 8
 #: Maximum number of cached plans; when it is reached, the cache is cleared.
 PLANS_MAX: Final = 4_096
-#: Number of entries read ahead from a queue's file for the next pulls.
+#: Least number of entries that are read from a queue's file; those after a pull serve the next.
 AHEAD_ENTRIES: Final = 256
-#: Number of entries that a filter examines in one step, and per pull.
+#: Number of entries that a filter program examines in one step, and per pull.
 STEP_ENTRIES: Final = 256
 LOOKED_MAX: Final = 800
 
@@ -58,7 +58,7 @@ Waiting: TypeAlias = "tuple[PullPlan, int, int, int]"
 Entries: TypeAlias = bytes | bytearray
 #: Flag bits that make a frame odd: a response, or a one-way request.
 _ODD_FLAGS: Final = 3
-#: The last two fields may be missing.
+#: Fields of a pull; the last two are optional.
 _PULL: Final = Form(
     {
         b"consumerGroup": TEXT, b"topic": TEXT, b"queueId": NUMBER, b"queueOffset": LONG_NUMBER,
@@ -79,8 +79,8 @@ PullFields: TypeAlias = tuple[
 def read_pull(data: bytes, at: int) -> tuple[PullFields, int, int] | int:
     """Return the fields and the opaque of the plain pull at ``data[at]``, and the end of its frame.
 
-    Returns the number of consecutive odd frames instead if the frame is odd; 0 if more data is
-    needed.
+    If the frame is odd, returns the number of consecutive odd frames instead; if it is incomplete,
+    returns 0.
     """
     found = _next_pull(data, at)
     if isinstance(found, int):
@@ -147,7 +147,7 @@ def answer_frame(
 
 
 class Reads(Protocol):
-    """The part of ``log`` that is in memory; see store/read/coldreads.py."""
+    """Access to the part of ``log`` that is in memory; see store/read/coldreads.py."""
 
     @property
     def log(self) -> Any: ...
@@ -171,8 +171,8 @@ class Wanted(Protocol):
 class PullCounter:
     """Messages of a topic delivered to a consumer group, their bytes, and the number of pulls.
 
-    ``step`` is the time step in which the last messages were counted. :meth:`begin` is called at
-    the start of each new step.
+    ``step`` is the number of the time step in which the last messages were counted. A subclass may
+    override :meth:`begin`, which is called at the first count of each step.
     """
 
     __slots__ = ("count", "size_bytes", "step", "times")
@@ -188,7 +188,7 @@ class PullCounter:
         self.step = step
 
     def add(self, count: int, size_bytes: int, step: int) -> None:
-        """Count ``count`` messages of one pull in a time step, which begins if it is a new one."""
+        """Count the messages of one pull in a time step; call :meth:`begin` if the step is new."""
         if self.step != step:
             self.begin(step)
         self.count += count
@@ -212,7 +212,7 @@ class PullTotals:
 
 
 class PullPosition:
-    """Queue offset up to which a consumer group pulled a queue; -1 until it pulls."""
+    """Queue offset up to which a consumer group has pulled a queue; -1 before its first pull."""
 
     __slots__ = ("offset",)
 
@@ -223,12 +223,19 @@ class PullPosition:
 class PullPlan:
     """Cached decisions for all pulls that send the same request to ``queue``.
 
-    ``fields`` are those of one such pull. ``most`` is the maximum number of messages and of bytes
-    in an answer. ``wanted`` is the filter; its program examines messages and bytes of properties
-    within ``budget``. ``proof`` is what the records named by entries from a file are checked
-    against (``queue`` in pulls.py). ``suggested`` holds the broker ids to ask next if slaves serve
-    lagging consumers: the usual one, and the one while this broker is busy with reads for lagging
-    consumers. ``position`` is moved by each pull that is answered or may wait.
+        fields      those of one such pull
+        most        maximum number of messages, and of bytes, in an answer
+        wanted      the filter
+        budget      maximum number of messages, and of bytes of properties, that its program
+                    examines
+        proof       what the records of entries from a file are checked against: ``queue`` of
+                    :func:`take_records`
+        suggested   broker ids to ask next, if slaves serve lagging consumers: the usual one, and
+                    the one while this broker is busy with such reads
+        position    set by each pull that is answered or may be held
+
+    ``block`` are the entries from ``block_offset`` on that were read ahead. A plan is outdated if
+    its ``epoch`` is not that of its :class:`PullAnswers`.
     """
 
     __slots__ = (
@@ -279,13 +286,13 @@ class PullAnswers:
     """Answers plain pulls.
 
     ``pieces`` are the header pieces (:func:`answer_frame`) of an answer with messages, and of one
-    in which nothing matched. The last ``recent_bytes`` of the log are certainly in memory, if this
-    process wrote them.
+    without. The last ``recent_bytes`` of the log are certainly in memory, as far as this process
+    wrote them.
 
     ``plan_of(fields)`` returns a plan, or None for an odd pull. ``entries_of(queue, offset,
     count)`` reads entries from a queue's file, or returns None if that would block.
-    ``counter_of(group, topic)`` returns their counter, and ``commit(group, topic, queue id,
-    offset)`` stores a consumer offset.
+    ``counter_of(group, topic)`` returns a counter, and ``commit(group, topic, queue id, offset)``
+    stores a consumer offset.
     """
 
     __slots__ = (
@@ -324,7 +331,7 @@ class PullAnswers:
         self._epoch = 0
 
     def forget(self) -> None:
-        """Drop all plans, because something that they depend on changed."""
+        """Drop all plans, after a change of something on which they depend."""
         self._plans.clear()
         self._epoch += 1
 
@@ -377,7 +384,7 @@ class PullAnswers:
             if flag & COMMIT_OFFSET:
                 self._commit(fields[0], fields[1], fields[2], fields[6])
             at = stop
-            # A filter examines many records, so the other connections come first.
+            # A filter examines many records, so other connections get their turn.
             if plan.program is not None:
                 break
         return b"".join(frames), at, odd, waiting
@@ -437,13 +444,16 @@ class PullAnswers:
         counter.add(count, size_bytes, self._totals.step)
 
     def _take(self, plan: PullPlan, offset: int) -> tuple[int, int, int, memoryview] | None:
-        """Return the records for a pull without a filter; None unless there is at least one."""
+        """Return the records for a pull without a program; None unless there is at least one.
+
+        The result is that of :func:`take_records`. Tag codes may filter.
+        """
         count_max = plan.most[0]
         wanted = count_max if plan.codes is None else max(LOOKED_MAX, count_max)
         entries, is_kept = self._entries(plan, offset, wanted)
         found = self._take_of(plan, entries, offset)
         if is_kept and found is not None and found[0] * ENTRY.size == len(entries):
-            # All cached entries were examined; the queue may have more by now.
+            # All cached entries were examined. The queue's file may have more: read again.
             plan.block = b""
             entries, _ = self._entries(plan, offset, wanted)
             found = self._take_of(plan, entries, offset)
@@ -466,7 +476,10 @@ class PullAnswers:
     def _match(
         self, plan: PullPlan, program: Program, start: int
     ) -> tuple[int, int, int, memoryview] | None:
-        """Return the records for a pull with a filter; None if the first one is not available."""
+        """Return the records for a pull with a program; None if the first one is not available.
+
+        The result has the form of :func:`take_records`.
+        """
         count_max, bytes_max = plan.most
         looked_left, properties_left = plan.budget
         stop = min(plan.queue.max_offset, start + LOOKED_MAX)
@@ -495,8 +508,8 @@ class PullAnswers:
             taken = take_records(
                 chosen, 0, None, every, (data, base, low, high, base), None, has_at_once
             )
-            # match_records always returns its first match, which may exceed the limit for this
-            # pull.
+            # match_records returns its first match whatever its size. That match may exceed what
+            # earlier steps left of the limit.
             if taken is None or (count and size_bytes + taken[2] > bytes_max):
                 break
             offset += looked_at
@@ -520,7 +533,8 @@ class PullAnswers:
             at = (offset - queue.tail_offset) * ENTRY.size
             return queue.tail[at : at + count * ENTRY.size], False
         if plan.proof is None:
-            # Entries of light queues name records of other queues; read them each time.
+            # A plan without proof has no read-ahead block: its entries name records of other
+            # queues.
             return self._entries_of(queue, offset, count) or b"", False
         at = (offset - plan.block_offset) * ENTRY.size
         if 0 <= at <= len(plan.block) - ENTRY.size:

@@ -32,13 +32,13 @@ def take_records(
 
     ``entries`` start with the entry at queue offset ``offset``. With ``codes``, only entries with
     one of these tag codes are taken. ``most`` is the maximum count and the maximum total size of
-    the records in bytes; one record is always taken.
+    the records in bytes; the first record is taken whatever its size.
 
     ``log`` is a part of the commit log: its bytes, the physical offset of its first byte, the two
     physical offsets between which records must lie, and the physical offset from which on the bytes
-    are certainly in memory. Bytes before that offset are read only if ``has_at_once(start, stop)``
-    reports that reading them does not block. ``queue`` is the queue id and the bytes that follow
-    the body in its records; each record is checked against them. It is None if the entries need no
+    are certainly in memory. Earlier bytes are read only if ``has_at_once(start, stop)`` returns
+    that reading them does not block. ``queue`` is the queue id and the bytes that follow the body
+    in the queue's records; each record is checked against both. It is None if the entries need no
     check.
 
     Returns the number of entries examined, and the count, the total size and the bytes of the
@@ -108,9 +108,9 @@ def _gather(taken: Sequence[Taken], data: memoryview, base: int) -> memoryview:
 def _are_at_once(
     taken: Sequence[Taken], sure: int, has_at_once: Callable[[int, int], bool]
 ) -> bool:
-    """Decide whether all records can be read without blocking.
+    """Return whether all records can be read without blocking.
 
-    Asks once for records that lie close to each other.
+    Calls ``has_at_once`` once for records that lie close to each other.
     """
     begin = stop = -1
     for _, place, size in taken:

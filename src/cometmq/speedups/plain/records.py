@@ -1,4 +1,5 @@
-"""Stored records (message/record.py) and the queue entries that name them (store/layout.py).
+"""Positions and checks of stored records (message/record.py), and the queue entries that name them
+(store/layout.py).
 
 This is the definition; compiled/records.pxd does the same. The contents are not trusted: no value
 in them makes the code read outside the given bytes.
@@ -23,17 +24,20 @@ PREPARED: Final = 0x4
 TRANSACTION_MASK: Final = 0xC
 BORN_V6: Final = 0x10
 STORE_V6: Final = 0x20
+#: Bytes by which an IPv6 host is longer than an IPv4 host.
 V6_MORE_BYTES: Final = 12
-#: Records with gaps of at most ``GAP_BYTES`` are checked for residency together, in spans of at
-#: most ``SPAN_BYTES``.
+#: One check whether bytes are in memory covers a span of records: with gaps of at most
+#: ``GAP_BYTES`` between them, and of at most ``SPAN_BYTES`` in total.
 GAP_BYTES: Final = 16 << 10
 SPAN_BYTES: Final = 512 << 10
 
 _CRC_MASK: Final = 0x7FFFFFFF
+#: Size in an entry that fills a hole in its queue and names no record.
 _HOLE_SIZE: Final = 0x7FFFFFFF
 #: Size, magic, queue id, queue offset, physical offset, sysFlag.
 _BEGIN: Final = Struct(">iI4xi4xqqi")
 _BODY_BYTES: Final = Struct(">i")
+#: Size of a record with empty body, topic and properties.
 _FIXED_BYTES: Final = 91
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -56,7 +60,10 @@ def stored_crc(body: Buffer) -> int:
 
 
 def find_parts(data: Buffer, at: int, stop: int) -> Parts | None:
-    """Return the parts of the record between two positions; None if its lengths are wrong."""
+    """Return the parts of the record between two positions; None if it is invalid.
+
+    Magic number and lengths are checked, up to the length of the properties.
+    """
     if stop - at < _FIXED_BYTES:
         return None
     _, magic, *_, flag = _BEGIN.unpack_from(data, at)
@@ -75,7 +82,7 @@ def find_parts(data: Buffer, at: int, stop: int) -> Parts | None:
 def find_whole(data: Buffer, at: int, stop: int) -> tuple[Parts, int] | None:
     """Return the parts and the end of the record at a position.
 
-    Returns None unless the record ends exactly with its properties, at or before ``stop``.
+    Returns None if the record is invalid, does not end with its properties, or ends after ``stop``.
     """
     if stop - at < _FIXED_BYTES:
         return None

@@ -1,12 +1,13 @@
-"""Plain sends and pulls of a client: request frames of sends, bodies of batches, and results.
+"""The client's side of plain sends and pulls: frames of sends, bodies of batches, and the results
+from answers.
 
 This is the definition; compiled/requests.pyx does the same, byte for byte. An answer is plain if
 all of the following is true; every other frame is odd and is handled individually:
 
 - its header is plain (headers.py) and shorter than 1 KiB, all strings are ASCII without escapes;
 - its code is 0, its flag is 1, and it has no remark;
-- for a send: it has no body, its fields say where the message was stored in the requested queue and
-  hold no recall handle, and a plain send with this opaque is pending;
+- for a send: it has no body, its fields have the place of the message in the requested queue and no
+  recall handle, and a plain send with this opaque is pending;
 - for a pull: its fields are the four that every broker returns, and a plain pull with this opaque
   is pending.
 """
@@ -42,11 +43,12 @@ _FORMS: Final = {
         has_others=False,
     )
 }  # fmt: skip
-#: Number of parts of a pending plain send; number of answer fields that belong to a send, and how
-#: many of them are required.
+#: Size of the tuple of a pending plain send (``Waiting``).
 _SEND_PARTS: Final = 4
+#: Number of the answer's fields that belong to a send, and number of those that are required.
 _SEND_FIELDS: Final = 6
 _SEND_REQUIRED: Final = 3
+#: Size of the tuple of a pending plain pull.
 _PULL_PARTS: Final = 3
 #: Escape sequences of characters in a JSON string.
 _ESCAPES: Final = {
@@ -73,8 +75,8 @@ class Waiter(Protocol):
         ...
 
 
-#: Common parts of the results of one queue: the result factory, the status, the queue, and the
-#: queue id.
+#: Common parts of the results of sends to one queue: the result factory, the status, the queue, and
+#: the queue id.
 Place: TypeAlias = tuple[Callable[..., Any], Any, Any, int]
 #: A pending request: its deadline and its owner's token. For a plain request the token is its
 #: Waiter, followed by the key and the place of a send, or by the function that builds the result of
@@ -87,9 +89,9 @@ Waiting: TypeAlias = (
 def send_frame(
     pieces: Sequence[bytes], queue_id: int, born_ms: int, properties: str, opaque: int, body: bytes
 ) -> bytes:
-    """Return the request frame of a send with body ``body``.
+    """Return the request frame of a send, its body included.
 
-    The header consists of ``pieces`` with the queue id, ``born_ms``, the properties (as a JSON
+    The header consists of ``pieces``, with the queue id, ``born_ms``, the properties (as a JSON
     string) and the opaque between them.
 
     Raises UnicodeEncodeError for text that UTF-8 cannot encode.
@@ -103,16 +105,16 @@ def send_frame(
 
 
 def unique_keys(stem: str, first: int, count: int) -> list[str]:
-    """Return ``count`` unique keys: ``stem`` with four digits each, which count from ``first``."""
+    """Return ``count`` unique keys: ``stem`` and four hex digits, which count from ``first``."""
     return [f"{stem}{number & _COUNTER_MASK:04X}" for number in range(first, first + count)]
 
 
 def batch_body(bodies: list[bytes], texts: list[str], keys: list[str], flags: list[int]) -> bytes:
     """Return the body of a batch send (message/batch.py) with a message for each of ``bodies``.
 
-    The properties of a message are its text of ``texts``, then its unique key of ``keys``. Without
-    ``flags`` all flags are 0. Raises ValueError for lists of different lengths and for properties
-    longer than 32 767 bytes, UnicodeEncodeError for text that UTF-8 cannot encode.
+    The properties of a message are its item of ``texts``, then its unique key from ``keys``. If
+    ``flags`` is empty, all flags are 0. Raises ValueError for lists of different lengths and for
+    properties longer than 32 767 bytes, UnicodeEncodeError for text that UTF-8 cannot encode.
     """
     parts: list[bytes] = []
     for body, text, key, flag in zip(bodies, texts, keys, flags or [0] * len(bodies), strict=True):
@@ -166,7 +168,7 @@ def settle_plain(data: bytes, at: int, waiting: dict[int, Waiting]) -> tuple[int
         total, word = LENGTHS.unpack_from(data, at)
         stop = at + 4 + total
         if total < 4 + (word & 0xFFFFFF):
-            # The general frame reader rejects invalid lengths.
+            # Count it as odd: the general frame reader reports invalid lengths.
             return begin, odd + 1
         if stop > len(data):
             break

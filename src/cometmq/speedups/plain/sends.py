@@ -6,7 +6,7 @@ the following is true; every other frame is odd and is handled individually:
 - its header is plain (headers.py) and its code is 10, 310 or 320; its strings are ASCII without
   escapes, except for the topic (UTF-8) and the properties (UTF-8 with escapes, without surrogates);
 - its properties are pairs with a name and a value; properties that control storage occur at most
-  once, and none requests a delay, a timer, a transaction, or an answer before the flush;
+  once, and none requests a delay, a timer, a transaction, or an answer before the flush (WAIT);
 - its topic and queue are known, and its body and properties are within the limits;
 - a batch (320) has a valid body (batches.py), and its topic belongs to no consumer group.
 
@@ -91,7 +91,7 @@ _FORMS: Final = {
 
 
 class Send:
-    """A parsed send or end of a transaction.
+    """A parsed send or end of a transaction. Raises Odd for a frame that is not plain.
 
     ``group`` is the producer group of a prepared send, None for other frames. ``fields`` is indexed
     by the field numbers above.
@@ -136,7 +136,7 @@ class Send:
             raise Odd
 
     def is_permitted(self, access: AccessCache) -> bool:
-        """Return whether the sender is certainly allowed to send it."""
+        """Return whether access control certainly allows the frame."""
         code, texts = self._header.code, self._header.all_fields
         values = texts and {
             name: _unescaped(text) if b"\\" in text else text for name, text in texts.items()
@@ -200,7 +200,10 @@ _BOUND_NAMES: Final = frozenset(
 
 
 def _scan_properties(text: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """Return the properties to store, and all properties by name. Raises Odd."""
+    """Return the properties to store, and all properties by name. Raises Odd.
+
+    If there are two PGROUP, which makes a prepared send odd, the name "" is in the dict too.
+    """
     if not text:
         return b"", {}
     if text.endswith(b"\x02"):
@@ -374,9 +377,11 @@ class SendBatch(WriteBatch):
         return send
 
     def _odd_frames(self, data: bytes, at: int) -> int:
-        """Return how many consecutive frames from ``data[at]`` are certainly odd, at least 1."""
+        """Return how many consecutive frames from ``data[at]`` on are certainly odd, at least 1.
+
+        Counting several at once saves the caller a failed attempt for each of them.
+        """
         count = 0
-        # Counting several at once saves the caller one failed attempt for each odd frame.
         while count < ODD_MAX and len(data) - at >= 8:
             total, word = LENGTHS.unpack_from(data, at)
             body_at, stop = at + 8 + (word & 0xFFFFFF), at + 4 + total
@@ -419,7 +424,8 @@ class SendBatch(WriteBatch):
         )  # fmt: skip
         properties = send.properties
         if _ID_MARK in send.body[: int.from_bytes(send.body[:4], "big")]:
-            # RocketMQ 5's client sets a key on the batch, too. The messages have their own.
+            # RocketMQ 5's client also sets a unique key on the batch; leave it out, because the
+            # messages have their own.
             pairs = properties.split(b"\x02")
             properties = b"\x02".join([pair for pair in pairs if not pair.startswith(_ID_MARK)])
         try:

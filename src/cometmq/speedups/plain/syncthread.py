@@ -1,7 +1,7 @@
-"""A thread that syncs files, one sync at a time, without the interpreter's lock.
+"""A thread that syncs files, one sync at a time, without the GIL.
 
-Only the compiled core has one. With plain Python an executor of the file layer does the same
-(store/log/flush.py), which is the definition.
+Only the compiled core has it. With plain Python, an executor of the file layer does the same; that
+code (store/log/flush.py) is the definition.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import errno
 
 
 class SyncThread:
-    """Syncs files in a thread, which starts with the first request.
+    """Thread that syncs files. It starts with the first request.
 
-    Raises OSError where there is none: with plain Python, and on systems without eventfd.
+    Raises OSError if it is not available: with plain Python, and on systems without eventfd.
     """
 
     def __init__(self) -> None:
@@ -20,21 +20,22 @@ class SyncThread:
 
     @property
     def event(self) -> int:
-        """Descriptor that is readable once a sync has ended; -1 after :meth:`close`."""
+        """File descriptor that is readable after a sync has ended; -1 after :meth:`close`."""
         raise NotImplementedError
 
     def begin(self, handles: list[int], target: int) -> None:
-        """Sync files, after the sync that runs; ``target`` names what is durable then.
+        """Request a sync of files, which begins after the running one.
 
-        A request that has not begun is replaced, so the files must include its files. They may be
-        closed at once. Does nothing after a failed sync. Raises OSError if the request cannot be
-        taken, as one of more than 64 files.
+        ``handles`` are file descriptors, which may be closed at once. ``target`` is the position in
+        the log that is durable after the sync. The request replaces one that has not begun, so its
+        files must include those of the former. Does nothing after a failed sync. Raises OSError if
+        the request cannot be taken, for example with more than 64 files.
         """
         raise NotImplementedError
 
     def take(self) -> tuple[int, int, int]:
-        """Return the target of the last successful sync, the number of syncs so far, and the error
-        number of a failed one, else 0. Makes ``event`` unreadable."""
+        """Return the target of the last successful sync, the number of syncs so far, and the errno
+        of a failed sync (0 without one). Makes ``event`` unreadable."""
         raise NotImplementedError
 
     def wait(self) -> None:
@@ -42,8 +43,8 @@ class SyncThread:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Wait for the sync that runs, end the thread, and close ``event``.
+        """Wait for the running sync, end the thread, and close ``event``.
 
-        A request that has not begun is dropped; :meth:`take` still returns the outcome.
+        A request that has not begun is dropped. :meth:`take` still returns the results so far.
         """
         raise NotImplementedError

@@ -1,14 +1,18 @@
 """Prepared sends and ends of transactions in the write batch of plain sends.
 
 This is the definition; compiled/transactions.pyx does the same, byte for byte. plain/sends.py
-parses the frames. A prepared send is plain if TRAN_MSG=true and its group are all that it adds to a
-plain send; broker/transactions/halfindex.py describes how it is stored.
+parses the frames. A prepared send is plain if it differs from a plain send only by TRAN_MSG=true
+and its group; broker/transactions/halfindex.py describes how it is stored.
 
 The end of a transaction is plain if it commits or rolls back an open transaction that is not ending
 yet, if its group and physical offset are right, and if the record of the half message is valid and
-lies in the part of the log that the caller passes. A commit appends a copy to the real topic, and
-then an op message; a rollback appends only the op message. Every other end is odd and handled
-individually, including one whose op message would start a new file after its copy.
+lies in the part of the log that the caller passes. Every other end is odd and handled individually.
+So is a commit whose two records would not fit into one log file.
+
+    commit     appends a copy of the half message to the real topic, then an op message
+    rollback   appends the op message only
+
+An op message closes the transaction of a half message.
 """
 
 from __future__ import annotations
@@ -54,8 +58,9 @@ _STORE_MS, _STORE_HOST, _PREPARED_OFFSET = 10, 11, 13
 
 
 class Half:
-    """An open transaction.
+    """An open transaction, with the physical offset of its half message.
 
+    ``checks`` counts the checks so far; none is sent within ``immunity_ms`` of the send.
     ``stored_ms`` is wall-clock time; ``due_ms``, the time of the next check, is monotonic.
     ``ending`` is true while the end of the transaction is being stored.
     """
@@ -85,9 +90,9 @@ class Half:
 class OpenTransactions:
     """Open transactions in ascending order of their half offsets, and the queues that store them.
 
-    While ``half_queue`` or ``op_queue`` is None, that queue is unknown, and the frames that need it
-    are odd. New half messages get ``immunity_ms`` and ``due_ms``. Half messages at or above offset
-    ``planned_end`` have no timer yet.
+    A half offset is the queue offset of a half message. While ``half_queue`` or ``op_queue`` is
+    None, that queue is unknown, and the frames that need it are odd. New half messages get
+    ``immunity_ms`` and ``due_ms``. Half messages from ``planned_end`` on have no timer yet.
     """
 
     def __init__(self) -> None:
@@ -137,7 +142,7 @@ class TransactionBatch(SendBatch):
         log: tuple[Any, int, int, int] | None,
         access: AccessCache | None = None,
     ) -> tuple[int, int, int, bytes]:
-        """Append plain frames as :meth:`append` does, including those of ``transactions`` if given.
+        """Append plain frames as :meth:`append` does; with ``transactions`` also those of theirs.
 
         ``log`` is the part of the log in memory: a buffer, the physical offset of its first byte,
         and the physical offsets between which records may be read. Raises ValueError if the batch
@@ -160,8 +165,8 @@ class TransactionBatch(SendBatch):
 
         With ``stored`` true the transactions are closed; otherwise they remain open.
 
-        Returns the queue offset of the first op message, or -1 without one, and the half offsets.
-        The other op messages follow the first one in the queue.
+        Returns the queue offset of the first op message, or -1 without one, and the half offsets
+        that the op messages name. Op messages have consecutive queue offsets.
         """
         if not 0 <= first <= stop <= len(self.rows):
             raise IndexError("no such rows")
@@ -240,7 +245,7 @@ class TransactionBatch(SendBatch):
                 return None
             after = Taking(taking.known, b"", taking.position + copy_bytes, taking.limit, 0)
             if not self._fits(after, op_bytes):
-                # The copy fits into this file, but the op message would start the next one.
+                # The op message would go to the next log file.
                 raise Odd
             copy = self._copy(found, queue, taking)
         elif not self._fits(taking, op_bytes):

@@ -3,7 +3,7 @@
 This is the definition; compiled/walk.pyx does the same, byte for byte. message/record.py describes
 the layout of a record, message/properties.py that of its properties. The walk reads record after
 record and stops at the first bytes that are not a complete and valid record. It does not report the
-reason; ``message.record.iter_spans`` examines that place and decides.
+reason; ``message.record.iter_spans`` examines the bytes there and decides.
 
 Each record is a row of native int64, in this order:
 
@@ -62,9 +62,9 @@ class Walked(NamedTuple):
     """Records of a buffer. The module docstring describes ``rows``; ``hashes`` are native uint32.
 
     ``queues`` holds the topic and queue id of each queue, and whether one of its records occupies a
-    queue offset or has properties. ``stop`` is the position where the walk stopped. If ``is_open``
-    is true, the walk can continue there; otherwise no complete record starts there, or the end was
-    reached.
+    queue offset or has properties. ``stop`` is the position where the walk stopped. ``is_open`` is
+    true if it stopped because of too many queues, so that another walk can continue there;
+    otherwise no valid record starts there, or the end was reached.
     """
 
     rows: bytes
@@ -121,9 +121,10 @@ def walk(
 ) -> Walked:
     """Walk over the records of ``data`` from ``start`` to ``stop``.
 
-    With ``base``, the physical offset of the first byte of ``data``, each record must contain the
-    physical offset at which it lies. With ``check_crc`` each body must match its CRC. ``delays_ms``
-    are the delays of the delay levels. Raises ValueError for positions outside ``data``.
+    ``base`` is the physical offset of the first byte of ``data``; if it is given, the physical
+    offset in each record must be its own. With ``check_crc`` each body must match its CRC.
+    ``delays_ms`` are the delays of the delay levels. Raises ValueError for positions outside
+    ``data``.
     """
     view = memoryview(data)
     if not 0 <= start <= stop <= len(view):
@@ -164,7 +165,10 @@ def walk(
 
 
 class _Queue:
-    """A topic and queue found by a walk. ``is_odd`` marks one that no broker creates."""
+    """A queue found by a walk.
+
+    ``is_odd`` marks one that no broker creates, ``is_delayed`` one of the schedule topic.
+    """
 
     __slots__ = ("is_delayed", "is_listed", "is_odd", "number", "prefix", "queue_id", "topic")
 
@@ -227,5 +231,5 @@ def _delay_of(level: bytes, delays_ms: Sequence[int]) -> int:
 
 
 def _wrapped(value: int) -> int:
-    # A store time can be any number; the sum wraps around as in a Java long.
+    # The store time is untrusted, so the sum may overflow; it wraps around as in a Java long.
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,10 +1,10 @@
-"""The write batch: rows of records, with their queue entries, index keys and answers; and the table
-of queues that plain sends may be appended to.
+"""The write batch: a row for each appended record, from which queue entries, index keys and answers
+are made; and the table of queues to which plain sends may be appended.
 
-This is the definition; compiled/writebatch.pyx does the same, byte for byte, but may leave out a
-queue for which its table has no room. sends.py, batches.py and transactions.py fill the batch; rows
-of a walk are adopted. store/layout.py describes the layout of a queue entry, store/queue/journal.py
-that of a journal row.
+This is the definition; compiled/writebatch.pyx does the same, byte for byte. (Its table may leave
+out a queue for which it has no room.) sends.py, batches.py and transactions.py append rows;
+:meth:`WriteBatch.adopt` takes rows of a walk. store/layout.py describes the layout of a queue
+entry, store/queue/journal.py that of a journal row.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class QueueState:
     on, which include all that are not in a file yet. ``topic_tail`` is the byte string that follows
     the body in its records, ``topic_hash`` the Java hash of ``topic#``.
 
-    ``put_count``, ``put_bytes`` and ``put_times`` count the dispatched messages, their bytes and
-    their sends, since a caller set them to 0. ``fifo_count`` and ``fifo_bytes`` count likewise the
-    single sends with a sharding key that were appended.
+    ``put_count``, ``put_bytes`` and ``put_times`` are the numbers of dispatched messages, of their
+    bytes and of their sends, since a caller set them to 0. ``fifo_count`` and ``fifo_bytes`` are
+    those of appended single sends with a sharding key. ``is_dirty`` is true if the files may lack
+    entries, ``is_prompt`` if entries are written at once.
     """
 
     __slots__ = (
@@ -115,10 +116,10 @@ class KnownQueues:
 
 
 class Row:
-    """Row of one record.
+    """Row of one record; ``place`` is its physical offset.
 
-    ``members`` rows of a batch, from the first one on, are named by the answer of the first; the
-    others count as one-way. ``half_offset`` is the half offset that the op message of a transaction
+    The first row of a batch has the number of the batch's rows as ``members``, and its answer names
+    them all; the others count as one-way. ``half_offset`` is the half offset that an op message
     names.
     """
 
@@ -171,9 +172,9 @@ def _walked_rows(rows: bytes, key_count: int, queue_count: int) -> list[tuple[in
 
 
 def _leaves_gap(queue: QueueState, slot: int, *, is_lacking: bool) -> bool:
-    """Return whether a queue lacks entries between its end and a record's place.
+    """Return whether a queue lacks entries between its end and the queue offset ``slot``.
 
-    ``is_lacking`` is true if the record's entry is missing from the queue. If it is not missing and
+    ``is_lacking`` is true if the queue has no entry of the record yet. If it has one although
     ``next_offset`` is 0, nothing is known about the queue, and no gap is reported.
     """
     return slot > queue.next_offset and (is_lacking or queue.next_offset > 0)
@@ -225,17 +226,16 @@ class WriteBatch:
         begins: list[int] | None = None,
         in_order: bool = False,
     ) -> int:
-        """Append rows of a walk (walk.py) from row ``first`` on.
+        """Append rows of a walk (walk.py) from row ``first`` on, for records already in the log.
 
-        Returns the row at which the call stopped. The records are already in the log; the call
-        stops at the first one at or after physical offset ``limit``. ``queues`` are the queues of
-        the walk, with None for a queue whose records are skipped; ``base`` is the physical offset
-        of the first byte of the walk.
+        ``queues`` are the queues of the walk, with None for a queue whose records are skipped;
+        ``base`` is the physical offset of the first byte of the walk. Returns the row at which the
+        call stopped: the first one at or after physical offset ``limit``, or the end.
 
-        With ``begins``, a record takes a place in its queue only from its queue's physical offset
-        in ``begins`` on, and a record with neither a place nor keys is left out. With ``in_order``,
-        the call stops at an odd row and at a row that would leave a gap in its queue, and it
-        advances ``next_offset`` of the queues. Raises ValueError for rows of another walk.
+        ``begins`` has a physical offset for each queue: earlier records get no queue entry, and are
+        left out if they have no keys either. With ``in_order``, the call also stops at an odd row
+        and at a row that would leave a gap in its queue, and it advances ``next_offset`` of the
+        queues. Raises ValueError for rows of another walk.
         """
         keys = array("I", hashes)
         found = _walked_rows(rows, len(keys), len(queues))
@@ -281,10 +281,10 @@ class WriteBatch:
     ) -> tuple[list[Any], tuple[int, int], list[Any], list[Any], bool]:
         """Append the entries of rows that were not dispatched yet to their queues.
 
-        Returns the distinct queues of these rows; the number of messages and their bytes; the
-        queues that became dirty; the queues to write now, because they are prompt or hold
-        ``long_bytes`` in memory; and whether all rows were in order. The call stops at the first
-        row that is not the next entry of its queue.
+        The call stops at the first row that is not the next entry of its queue. Returns the
+        distinct queues of the rows; the number of messages and their bytes; the queues that became
+        dirty; the queues to write now, because they are prompt or hold ``long_bytes`` in memory;
+        and whether no row was out of order.
         """
         grown: dict[Any, None] = {}
         soiled: list[Any] = []
@@ -295,8 +295,7 @@ class WriteBatch:
             queue = row.queue
             if queue is not None:
                 takes_slot = row.queue_offset >= 0
-                # The entries of a queue are contiguous, so a row that is out of order stops the
-                # call.
+                # The entries of a queue are contiguous, so a row out of order stops the call.
                 if takes_slot and row.queue_offset != queue.max_offset:
                     in_order = False
                     break
@@ -305,7 +304,7 @@ class WriteBatch:
                     queue.max_offset += 1
                     queue.put_count += 1
                     queue.put_bytes += row.size
-                    # The rows of a batch were one send.
+                    # The rows of a batch count as one send.
                     if members <= 0:
                         queue.put_times += 1
                         members = row.members
@@ -329,8 +328,7 @@ class WriteBatch:
         ]
 
     def unnamed_queues(self, first: int) -> list[Any]:
-        """Return the distinct queues of rows whose ``number`` is below ``first``, by their first
-        rows."""
+        """Return the queues with a ``number`` below ``first``, in the order of their first rows."""
         found = {row.queue: None for row in self.rows if _has_entry(row)}
         return [queue for queue in found if queue is not None and queue.number < first]
 
@@ -356,18 +354,18 @@ class WriteBatch:
         )
 
     def drop(self, queues: Collection[Any]) -> None:
-        """Detach the rows of queues that are removed. These rows are still answered."""
+        """Detach the rows of removed queues: they get no entries, but are still answered."""
         for row in self.rows:
             if row.queue in queues:
                 row.queue = None
 
     def take_back(self) -> None:
-        """Release all queue offsets, because none of the records was stored."""
+        """Release all queue offsets, after a write that stored none of the records."""
         self.release(0)
 
     def release(self, first: int) -> None:
-        """Release the queue offsets of the rows from ``first`` on, so that they are used again."""
-        # In reverse order, ``next_offset`` ends at the first released offset of each queue.
+        """Release the queue offsets of the rows from ``first`` on, for use by other records."""
+        # Go backwards, so that ``next_offset`` ends at the first released offset of each queue.
         for row in reversed(self.rows[first:]):
             if row.queue is not None:
                 row.queue.next_offset = row.queue_offset
@@ -381,10 +379,15 @@ class WriteBatch:
     def answers(self, first: int, stop: int, pieces: tuple[bytes, ...]) -> bytes:
         """Return the answer frames of rows that were stored, in order.
 
-        ``pieces`` are six parts of the header: those before the physical offset in hex (it ends
-        with the 16 digits of the store host, which each id of a batch repeats), before the queue
-        id, before the queue offset and before the opaque, the one after the opaque, and the
-        one before the opaque in the answer to an end of a transaction.
+        ``pieces`` are six parts of the header:
+
+            0  before the physical offset in hex; ends with the 16 digits of the store host, which
+               each message id of a batch repeats
+            1  before the queue id
+            2  before the queue offset
+            3  before the opaque
+            4  after the opaque
+            5  before the opaque, in the answer to an end of a transaction
         """
         if not 0 <= first <= stop <= len(self.rows):
             raise IndexError("no such rows")
