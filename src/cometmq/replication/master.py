@@ -271,7 +271,7 @@ class Master:
 
     @property
     def has_enough(self) -> bool:
-        """True if enough slaves are connected and near the log's end, so that sends wait for them."""
+        """True if enough slaves are connected, and near enough to the log's end to wait for."""
         settings, end = self.settings, self.end
         return are_enough(self._links, settings.copies, end, settings.fall_behind_max_bytes)
 
