@@ -1,1 +1,1 @@
-"""The asyncio client for RocketMQ brokers, CometMQ's and Java's: producer, consumers, facade."""
+"""Client for CometMQ's and Java's RocketMQ brokers: producer, consumers, and a blocking facade."""
