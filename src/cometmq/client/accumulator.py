@@ -384,7 +384,7 @@ class Accumulator:
                 self._leave(lane)
 
     def _hold(self, lane: _Lane) -> None:
-        """Keep the open batch until the one in flight is settled; an unordered one until it is due."""
+        """Keep the open batch until the one in flight is settled, or, without order, until due."""
         if lane.queue is not None:
             self._queued[lane] = None
             self._watch()
