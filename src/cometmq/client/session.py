@@ -396,7 +396,7 @@ class Session:
             self._heartbeat_wanted.set()
 
     async def introduce(self, group: str) -> None:
-        """Announce a producer group to all known brokers, unless they know it, and wait for that."""
+        """Announce a producer group to all known brokers, unless that was done; wait for it."""
         self.add_producer(group)
         if group not in self._introduced or not self._greeted.issuperset(self._addresses()):
             await self.heartbeat()

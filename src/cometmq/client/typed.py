@@ -261,8 +261,8 @@ class TypedTopic(Generic[T]):
     ) -> list[SendResult]:
         """Send values in one request: all are stored, or none; see Client.send_batch.
 
-        A batch goes to one queue. Raises WrongArgument if no ``order_key`` is passed and the topic's
-        ``order_key`` function returns different keys for the values.
+        A batch goes to one queue. Raises WrongArgument if no ``order_key`` is passed and the
+        topic's ``order_key`` function returns different keys for the values.
         """
         given = list(values)
         order_key = self._body.shared_order_key(given, keywords)
