@@ -1,1 +1,1 @@
-"""Client for CometMQ's and Java's RocketMQ brokers: producer, consumers, and a blocking facade."""
+"""Client for brokers of CometMQ and of RocketMQ: producer, consumers, and a blocking facade."""

@@ -98,7 +98,7 @@ class _Lane:
         self.queue = queue
         #: Batch that takes further messages.
         self.open: _Batch | None = None
-        #: Full batches before ``open`` that wait for the one in flight.
+        #: Closed batches before ``open`` that wait for the one in flight.
         self.ready: deque[_Batch] = deque()
         self.in_flight = 0
 
@@ -162,7 +162,7 @@ class Accumulator:
         self._held: dict[_Lane, None] = {}
         #: Ordered lanes with batches that wait for the one in flight.
         self._queued: dict[_Lane, None] = {}
-        #: Messages that wait for room; not empty only while there is none.
+        #: Messages that wait for room. Empty while there is any.
         self.short: deque[_Waiting] = deque()
         #: Messages that wait for the route of their topic.
         self._unrouted: dict[str, deque[_Waiting]] = {}

@@ -164,7 +164,7 @@ class LoopThread:
             )
 
     def close(self) -> None:
-        """Cancel the running tasks, stop the loop and end the thread. Calls that wait are ended."""
+        """Cancel the running tasks, and end loop and thread. Waiting calls raise NotOpen."""
         with self._calling:
             if self._is_closed:
                 return
@@ -562,8 +562,8 @@ def _deciding(
     """Wrap a method that returns a decorator.
 
     The decorated function is a plain function here. It runs in a thread of the client's own pool.
-    The event loop's default pool packs large messages, and functions in it could wait for their own
-    sends.
+    In the event loop's default pool such functions could occupy all threads, and wait for sends
+    whose messages are packed in the same pool.
     """
 
     @functools.wraps(method)

@@ -279,7 +279,7 @@ class Client:
 
         ``await client.send("orders", b"...", tag="paid", keys=["A17"], order_key="A17")``
 
-            topic         name of the topic; or a Message, then only with the last three
+            topic         name of the topic; or a Message, and then only the last three arguments
             body          bytes: encode text and objects first
             tag           one word by which consumers filter
             keys          texts or integers by which the message can be found later

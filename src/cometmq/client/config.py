@@ -100,7 +100,7 @@ class ClientConfig:
     #: Collect single sends into batches: time for which a message may wait for others while a batch
     #: is in flight. 0 means off.
     linger_ms: float = 0
-    #: Such a batch is sent when it has these bytes or messages.
+    #: Size of such a batch, in bytes and in messages, at which it is sent.
     linger_batch_bytes: int = 64 * 1024
     linger_batch_messages: int = 512
     #: Limit of the bytes of messages that wait or are in flight; at the limit sends wait for room.

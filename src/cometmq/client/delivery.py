@@ -1,9 +1,9 @@
 """Delivery of packed requests to brokers: chooses the queue, limits attempts and time, runs hooks.
 
-After a failed attempt another broker is tried, if there is one. With an order key, a queue or a
-selector of the user, that determines the queue of every attempt; other messages use the queues in
-turn. With ``send_latency_fault``, brokers that were slow or failed are avoided for a while, and
-those that could not be reached are probed (upstream: DefaultMQProducerImpl.sendDefaultImpl,
+After a failed attempt another broker is tried, if there is one. An order key, a queue or a selector
+of the user determines the queue of every attempt; other messages use the queues in turn. With
+``send_latency_fault``, brokers that were slow or failed are avoided for a while, and those that
+could not be reached are probed (upstream: DefaultMQProducerImpl.sendDefaultImpl,
 MQClientAPIImpl.java, TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java,
 MQFaultStrategy.java, LatencyFaultToleranceImpl.java).
 """
@@ -283,8 +283,9 @@ class Delivery:
     ) -> list[SendResult]:
         """Send until a broker has stored the messages of the request; return a result for each.
 
-        ``attempts`` is their maximum number; 0 means that of the settings. ``begun`` is the first
-        attempt. Raises RouteNotFound, and the last attempt's error if all failed.
+        ``attempts`` is the maximum number of attempts; 0 means that of the settings. ``begun`` is
+        the first attempt, if it was made. Raises RouteNotFound, and the last attempt's error if all
+        failed.
         """
         self._session.add_producer(self._group)
         budget_ms = timeout_ms or self._config.send_timeout_ms

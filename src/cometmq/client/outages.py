@@ -1,4 +1,4 @@
-"""Outages of servers and topics: one log line at the begin, one a minute, and one at the end.
+"""Outages of servers and topics: one log line at the start, one a minute, and one at the end.
 
 While a server is down, the requests of every queue and every heartbeat fail, many times a second.
 All of them report here instead of logging. An outage is identified by an address, a topic, or both:
@@ -101,7 +101,7 @@ def _named(subject: _Subject) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OutageEvent:
-    """Begin of an outage with ``error``, or its end after ``seconds`` (``available`` is True).
+    """Start of an outage with ``error``, or its end after ``seconds`` (``available`` is True).
 
     It is the outage of a server (``topic`` is ""), a topic (``address`` is ""), or a topic on a
     server.

@@ -300,8 +300,8 @@ class Producer:
     ) -> SendResult:
         """Send the half message of a transaction of this group.
 
-        The result has the queue offset of the half message. ``attempts`` is their maximum number; 0
-        means that of the settings. Raises the errors of :meth:`send`.
+        The result has the queue offset of the half message. ``attempts`` is the maximum number of
+        attempts; 0 means that of the settings. Raises the errors of :meth:`send`.
         """
         key = order_text(order_key)
         check_queue(queue)

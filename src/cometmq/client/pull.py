@@ -83,7 +83,7 @@ class PullResult:
 class OffsetsLost(ClientError):
     """Messages of a range are no longer in ``queue``, or not yet stored.
 
-    ``offset`` is the first offset that was requested. The queue holds ``[min_offset, max_offset)``.
+    ``offset`` is that of the pull that failed. The queue holds ``[min_offset, max_offset)``.
     """
 
     def __init__(self, queue: MessageQueue, offset: int, min_offset: int, max_offset: int) -> None:

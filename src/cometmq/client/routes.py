@@ -81,8 +81,8 @@ def _ordered_queues(topic: str, text: str) -> tuple[MessageQueue, ...]:
 def auto_create_route(default: TopicRoute, queue_count: int) -> TopicRoute:
     """Return the route that a new topic will have, from the route of AUTO_CREATE_TOPIC.
 
-    It has at most ``queue_count`` queues per broker. As in upstream's client, both numbers of
-    queues are limited by the number of read queues.
+    It has at most ``queue_count`` queues per broker. As in upstream's client, the number of read
+    queues of AUTO_CREATE_TOPIC limits the write queues too.
     """
     capped = [
         structs.replace(

@@ -43,7 +43,7 @@ INLINE_COMPRESS_BYTES: Final = 64 * 1024
 _NO_WAIT: Final = f"{properties.WAIT}\x01false"
 #: Offsets have 63 bits.
 _LAST_OFFSET: Final = (1 << 63) - 1
-#: A unique key of the greatest length.
+#: A unique key of the maximum length.
 _LONGEST_KEY: Final = "0" * 56
 
 

@@ -57,7 +57,7 @@ class Serializer(Protocol[T]):
         ...
 
     def decode(self, body: bytes, /) -> T:
-        """Return the value of a body. Raise an Exception, best a ValueError, if it is invalid."""
+        """Return the value of a body. Raise an Exception, preferably ValueError, if invalid."""
         ...
 
 

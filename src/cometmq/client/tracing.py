@@ -211,7 +211,7 @@ def decode_traces(body: bytes) -> list[Trace]:
 
 
 def _read_sent(fields: list[str]) -> Sent:
-    """Read a Pub record. Releases before 4.4 write no offset id, later ones also a client."""
+    """Read a Pub record: before 4.4 without an offset id, in later releases with a client."""
     offset_id, succeeded = ("", fields[12]) if len(fields) == 13 else (fields[12], fields[13])
     ordinal = int(fields[11])
     kinds = MessageKind.__members__.values()

@@ -1,6 +1,6 @@
 """Typed topics of the asyncio client: values are sent, and received messages have a ``value``.
 
-:meth:`Undecodable.settle` treats messages that cannot be decoded.
+:meth:`Undecodable.settle` settles messages that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Undecodable:
     def settle(self, message: Settled[Any], error: UndecodableMessage) -> Awaitable[Any] | None:
         """Settle a message inside the block that processes it.
 
-        Returns an awaitable to wait for, or None. Raises ``error`` if the message shall be retried.
+        Returns an awaitable to wait for, or None. Raises ``error`` to have the message retried.
         """
         self.count += 1
         if callable(self._action):

@@ -37,7 +37,7 @@ from typing import Final, TypeVar
 
 E = TypeVar("E", bound=Exception)
 
-#: Words for the commonest requests, by request code. The codes are plain numbers, because core
+#: Words for the most common requests, by request code. The codes are plain numbers, because core
 #: imports nothing above it.
 _OPERATIONS: Final = {
     10: "a send",

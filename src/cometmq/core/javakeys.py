@@ -37,7 +37,7 @@ class JavaKey:
         return not self.accepted or value.lower() in self.accepted
 
 
-#: Maps a reason to the keys that have no effect for it, one ``key: meaning in RocketMQ`` a line.
+#: Keys without effect, by reason: lines of ``key: meaning in RocketMQ``.
 _WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "one event loop serves all requests, so there are no pools": """
         sendMessageThreadPoolNums: threads that serve sends

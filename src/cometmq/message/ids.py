@@ -115,7 +115,7 @@ def lasting_key(number: int, made_ms: int, check: int) -> str:
 def lasting_number(key: str) -> int:
     """Return the number in a key made by :func:`lasting_key`.
 
-    Raises ValueError for a text of another length, and for one without hex digits there.
+    Raises ValueError for a text of another length, and if the number is not in hex digits.
     """
     if len(key) != 32:
         raise ValueError(f"{key!r} has {len(key)} characters; a lasting key has 32")

@@ -224,7 +224,7 @@ def with_transaction_type(sys_flag: int, kind: TransactionType) -> int:
 
 
 def takes_queue_slot(sys_flag: int) -> bool:
-    """Return whether a record has an entry in its consume queue: not if prepared or rollback."""
+    """Return whether a record has an entry in a queue; prepared and rollback ones have none."""
     return not sys_flag & 0x4
 
 

@@ -126,7 +126,7 @@ class RouteHandlers:
         return await self._flagged(lambda flags: bool(flags & UNIT_SUBSCRIBED_FLAG))
 
     async def only_unit_subscribed_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
-        """Serve 313: return the topics that belong to no unit, but a unit subscribes to them."""
+        """Serve 313: return the topics of no unit to which a unit subscribes."""
         both = UNIT_FLAG | UNIT_SUBSCRIBED_FLAG
         return await self._flagged(lambda flags: flags & both == UNIT_SUBSCRIBED_FLAG)
 

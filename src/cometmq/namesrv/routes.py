@@ -339,8 +339,7 @@ class RouteTable:
             self._forget(former)
 
     def heartbeat(self, address: str, version: DataVersion, now_ms: int) -> bool:
-        """Note a heartbeat; or return True if the broker must register again, which is no
-        heartbeat."""
+        """Note a heartbeat and return False; or return True if the broker must register again."""
         live = self._live.get(address)
         if live is None or live.data_version != version:
             return True

@@ -60,7 +60,7 @@ class Collector:
         tasks.keep(self._collect_forever, name="collect garbage", clock=self._clock)
 
     def stop(self) -> None:
-        """Restore the settings of before :meth:`start`; frozen objects stay frozen."""
+        """Restore the interpreter's former settings; frozen objects stay frozen."""
         if self._observe in gc.callbacks:
             gc.callbacks.remove(self._observe)
             enabled, threshold = self._before

@@ -404,7 +404,7 @@ class Connections:
             self._servers.discard(server)
 
     def room(self, server: Counted, most: int) -> int:
-        """Return the number of connections that ``server`` may have; all may have ``most``."""
+        """Return how many connections ``server`` may have; all servers may have ``most``."""
         with self._lock:
             others = [other.open_connections for other in self._servers if other is not server]
         kept = most // (4 * (len(others) + 1))

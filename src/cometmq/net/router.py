@@ -121,7 +121,7 @@ class Router:
         self.bulk_handlers = {b"%d" % code: take for code, take in (bulk_handlers or {}).items()}
         self.hooks: list[RpcHook] = []
         self.access = access
-        #: Access control needs the fields as text, because signatures are made of it.
+        #: Access control needs the fields as text, because signatures are computed from it.
         self.keep_fields = access is not None
         self._tasks = tasks
         self._loop_handlers: dict[int, LoopHandler] = {}

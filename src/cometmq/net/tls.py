@@ -194,7 +194,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
 
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Otherwise a client could request handshakes over and over, which cost the server more than it.
+    # Otherwise a client could request one handshake after another, at little cost to itself.
     made.options |= ssl.OP_NO_RENEGOTIATION
     try:
         # Pass an empty password: otherwise OpenSSL asks for one at the terminal.

@@ -84,7 +84,7 @@ class Rate:
 
 
 class Acked(Protocol):
-    """Slave whose acknowledged offset is known."""
+    """Slave with the offset that it has acknowledged."""
 
     @property
     def acked(self) -> int:

@@ -8,9 +8,9 @@ The protocol has no handshake that could detect different logs. If a master lost
 a power cut and went on, a slave would continue from its own offset, and the two logs would differ
 for ever. So a slave requests the last part of its own log again and compares it (:class:`Overlap`):
 
-    connect, report an offset before the own end, receive the overlap
-        it is equal                         copy the bytes after it
-        it differs                          LogsDiffer with the offset; copy nothing
+    connect, report an offset before the end of its log, receive the overlap
+        the overlap is equal                copy the bytes after it
+        the overlap differs                 LogsDiffer with the offset; copy nothing
         the master's log ends in it         LogsDiffer with is_shorter; copy nothing
         the master closes the connection    its log may be far shorter: report an earlier offset
 

@@ -88,9 +88,9 @@ class SlaveLink:
     def receive_data(self, data: bytes, bounds: Bounds, begin: int, now_ms: int) -> bool:
         """Handle bytes from the slave; return whether its offset advanced.
 
-        ``bounds`` is the log, ``begin`` the offset at which an empty slave starts. Raises BadPeer
-        for a report that cannot be true, and for a slave that needs bytes that the log no longer
-        has.
+        ``bounds`` is the part of the log that can be sent, ``begin`` the offset at which an empty
+        slave starts. Raises BadPeer for a report that cannot be true, and for a slave that needs
+        bytes that the log no longer has.
         """
         data = self._buffer + data
         whole = len(data) - len(data) % REPORT.size

@@ -1,7 +1,7 @@
 """Push consumer: one member of a consumer group, from joining to leaving.
 
     Fetcher         pulls messages into an InFlight for each assigned queue
-    Dispatch        hands out messages, in turn of the queues
+    Dispatch        hands out messages of the queues in turn
     Settler         acknowledges or retries processed messages
     OffsetStore     commits the offsets of settled messages
 
@@ -299,8 +299,7 @@ class PushConsumer:
         return self._fetcher.refusals
 
     async def _end_if_refused(self) -> None:
-        """Leave the group when reading is refused: otherwise nobody would read this member's
-        queues."""
+        """Leave the group once reading is refused, so that other members get the queues."""
         await self.refusals.wait()
         self._fetcher.stop_pulling()
         self._dispatch.close()

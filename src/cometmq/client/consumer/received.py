@@ -87,7 +87,7 @@ class ReceivedMessage(MessageView):
         the message is retried; the exception is raised again only with ``reraise``. If the block is
         cancelled the message is delivered again, here or to another member.
 
-        Without ``settle`` the block only calls hooks at its begin and end. Call :meth:`ack` or
+        Without ``settle`` the block only calls hooks at its start and end. Call :meth:`ack` or
         :meth:`retry` in the block or later; exceptions are not handled.
         """
         return Processing(self, reraise=reraise) if settle else Watching(self)
