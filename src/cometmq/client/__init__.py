@@ -1,1 +1,1 @@
-"""The asyncio client for RocketMQ brokers, CometMQ's and Java's: producer, consumers, facade."""
+"""Client for brokers of CometMQ and of RocketMQ: producer, consumers, and a blocking facade."""

@@ -1,20 +1,21 @@
 """Collects messages that are sent at the same time into batches (docs/decisions/0074-linger.md).
 
-Messages of one topic that nothing ties to a queue share a lane, in which several batches may be on
-their way. Messages with an order key or a queue share the lane of that queue. It has one batch on
-its way at a time, so a retry is never overtaken. A batch leaves
+A lane is the sequence of batches of one topic or of one queue. Messages with an order key or a
+queue use the ordered lane of that queue. It has one batch in flight at a time, so a later batch
+cannot overtake a retry. Other messages of a topic share a lane without order, which may have
+several batches in flight. A batch is sent
 
-- at the end of the turn of the event loop, if no other batch of its lane is on its way,
-- otherwise when that one is answered, or, in a lane without order, when this one is full or has
-  waited for ``linger_ms``; a batch with little time for its send does not linger.
+- at the end of the turn of the event loop, if its lane has no batch in flight
+- otherwise when the response to that batch arrives; in a lane without order also when the batch is
+  full or has waited for ``linger_ms``, and without a wait if the time limit of the send is short
 
-So a message that is sent alone does not wait, and under load batches grow by themselves. Messages
-that no batch may hold are sent alone: delayed ones, those with a birth time or for a retry topic,
-and those with a body that is compressed (upstream: ProduceAccumulator.java, MessageBatch.java,
-canBatch of DefaultMQProducer.java).
+So a message does not wait if nothing is in flight, and under load batches grow by themselves.
+Messages that cannot be part of a batch are sent alone: delayed ones, those with a birth time or for
+a retry topic, and those with a body that is compressed (upstream: ProduceAccumulator.java,
+MessageBatch.java, canBatch of DefaultMQProducer.java).
 
-A message may also wait for room in the buffer or for the route of its topic. Wherever it waits, it
-fails when its time is over.
+A message may also wait for room in the buffer, or for the route of its topic. Each wait counts
+towards the time limit of its send.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ if TYPE_CHECKING:
     from cometmq.message.model import Message, MessageQueue
     from cometmq.net.client import Outcome
 
-#: Upper bound in bytes of an entry's length fields, and of the unique key in its properties.
+#: Upper bound, in bytes, of the lengths in a batch entry and the unique key in its properties.
 _OVERHEAD_BYTES: Final = 22 + 10 + 56
 #: Period in which the deadlines of waiting messages are checked.
 _EXPIRY_MS: Final = 50
-#: Part of a message's time limit for which a batch behind another one takes further messages. A
-#: batch has one deadline, that of its oldest message.
+#: Part of the send's time limit for which a batch of an ordered lane takes further messages while
+#: another one is in flight. A batch has one deadline, that of its oldest message.
 _OPEN_PART: Final = 0.1
-#: Part of a message's time limit that a lane without order lets it linger.
+#: Maximum part of the send's time limit that messages of a lane without order may linger.
 _LINGER_PART: Final = 0.5
-#: Number of lanes over which unused ones are dropped.
+#: Number of lanes above which unused ones are dropped.
 _MANY_LANES: Final = 4_096
 
 Sent = asyncio.Future[SendResult]
@@ -61,9 +62,10 @@ LaneKey = str | tuple[str, "MessageQueue | None"]
 
 
 class _Batch:
-    """Messages that leave together.
+    """Messages that are sent in one request.
 
-    ``texts`` are the properties of those that have any, a flag or an id of their own, by position.
+    ``texts`` maps positions to the property texts of messages that have properties, a flag or an id
+    of their own. ``due_ns`` is the end of the time to linger.
     """
 
     __slots__ = (
@@ -82,12 +84,12 @@ class _Batch:
         self.due_ns = now_ns + linger_ns
 
     def takes(self, message: Message, timeout_ms: float) -> bool:
-        """Return whether a message agrees with the others in what a batch has once."""
+        """Return whether a message has the same time limit and ``wait_store`` as the batch."""
         return self.timeout_ms == timeout_ms and self.messages[0].wait_store == message.wait_store
 
 
 class _Lane:
-    """Batches of one topic, or of one of its queues, which stay in order then."""
+    """Batches of one topic, or of one of its queues in order (``queue`` is set)."""
 
     __slots__ = ("in_flight", "key", "open", "queue", "ready")
 
@@ -96,13 +98,13 @@ class _Lane:
         self.queue = queue
         #: Batch that takes further messages.
         self.open: _Batch | None = None
-        #: Batches before it that wait for the one on its way.
+        #: Closed batches before ``open`` that wait for the one in flight.
         self.ready: deque[_Batch] = deque()
         self.in_flight = 0
 
 
 class _Waiting(NamedTuple):
-    """Message that has no place in a lane yet; ``text`` is None if it is sent alone."""
+    """Message that is not in a lane yet; ``text`` is None if it is sent alone."""
 
     message: Message
     text: str | None
@@ -111,18 +113,18 @@ class _Waiting(NamedTuple):
     timeout_ms: float
     deadline_ms: float
     waiter: Sent
-    #: Callers that wait until it has a place.
+    #: Callers that wait until the message is in a lane.
     callers: list[asyncio.Future[None]]
 
     def let_callers_go(self) -> None:
-        """Let the callers go on, because the message has a place or failed."""
+        """Wake the callers, because the message is in a lane or has failed."""
         for caller in self.callers:
             if not caller.done():
                 caller.set_result(None)
 
 
 class Accumulator:
-    """Batches of one producer; ``singles`` are its messages that are sent alone."""
+    """Batches of one producer; ``singles`` sends the messages that are sent alone."""
 
     def __init__(
         self,
@@ -148,18 +150,19 @@ class Accumulator:
         # The message that fills a batch must not make it too large for a broker.
         largest = self._small_bytes + MAX_SIZE_BYTES + _OVERHEAD_BYTES
         self._batch_bytes = min(config.linger_batch_bytes, config.max_message_bytes - largest)
-        #: Bytes for which there is room; a message is taken as long as there is any.
+        #: Free bytes of the buffer. A message is taken if any are free, so this may be negative.
         self.room_bytes = config.linger_buffer_bytes
         self._lanes: dict[LaneKey, _Lane] = {}
-        #: Lanes without order by topic, empty in a namespace, which is a property of each message.
+        #: Lanes without order by topic, for the fast path of :meth:`add`. Empty with a namespace,
+        #: which is a property of each message.
         self._plain_lanes: dict[str, _Lane] = {}
-        #: Lanes whose open batch leaves at the end of this turn of the event loop.
+        #: Lanes whose open batch is sent at the end of this turn of the event loop.
         self._leaving: dict[_Lane, None] = {}
         #: Lanes without order whose open batch waits until it is due, the earliest first.
         self._held: dict[_Lane, None] = {}
-        #: Ordered lanes with batches behind the one on its way.
+        #: Ordered lanes with batches that wait for the one in flight.
         self._queued: dict[_Lane, None] = {}
-        #: Messages that wait for room, only while there is none.
+        #: Messages that wait for room. Empty while there is any.
         self.short: deque[_Waiting] = deque()
         #: Messages that wait for the route of their topic.
         self._unrouted: dict[str, deque[_Waiting]] = {}
@@ -176,12 +179,12 @@ class Accumulator:
     ) -> Sent:
         """Take a message and return the future of its result. Raises MessageIllegal.
 
-        Messages of one order key or one queue leave in the order in which they are added. A message
-        whose future is cancelled before its batch leaves is not sent.
+        Messages of one order key or one queue are sent in the order in which they are added. A
+        message whose future is cancelled before its batch is sent is dropped.
         """
         waiter: Sent = self._create_future()
         body = message.body
-        # Most messages: nothing but a topic and a small body.
+        # Fast path for most messages, which have only a topic and a small body.
         if (
             type(body) is bytes
             and (size := len(body)) < self._small_bytes
@@ -196,7 +199,7 @@ class Accumulator:
         ):
             try:
                 lane = self._plain_lanes.get(message.topic)
-            except TypeError:  # what cannot be a key of a dict is no text
+            except TypeError:  # not hashable, so not a text
                 refuse("topic", "str", message.topic)
             if lane is not None:
                 batch = lane.open
@@ -225,9 +228,9 @@ class Accumulator:
         return waiter
 
     async def wait_for_room(self, sent: Sent) -> None:
-        """Wait until ``sent``, which was just added, has found room or failed.
+        """Wait until ``sent``, the message added last, has room or has failed.
 
-        A caller that is cancelled takes its message back.
+        If the caller is cancelled, so is the message.
         """
         taken: asyncio.Future[None] = self._loop.create_future()
         self.short[-1].callers.append(taken)
@@ -238,7 +241,7 @@ class Accumulator:
             raise
 
     async def flush(self) -> None:
-        """Send what waits, and wait until all that was added before is settled."""
+        """Send lingering batches, and wait until all messages added so far are settled."""
         for lane in list(self._held):
             self._leave(lane)
         if waiters := list(self._waiters()):
@@ -258,7 +261,7 @@ class Accumulator:
         return self._packer.batch_text(message)
 
     def _place(self, waiting: _Waiting) -> None:
-        """Add a message to the lane of its queue; if the route is not known, learn it first."""
+        """Add a message to its lane; if an order key needs an unknown route, fetch that first."""
         message, text, order_key, queue, timeout_ms, deadline_ms, waiter, _ = waiting
         topic = message.topic
         if queue is None and order_key is not None:
@@ -269,7 +272,8 @@ class Accumulator:
                 self._learn(waiting, behind)
                 return
             queue = self._session.namespace.unwrap_queue(by_key(queues, order_key))
-        # A message without order that is sent alone must not end the batch of others.
+        # A message without order that is sent alone gets a lane of its own, so that it does not end
+        # the open batch of others.
         is_apart = text is None and queue is None
         lane = _Lane(topic, None) if is_apart else self._lane(message, queue)
         batch = lane.open
@@ -293,7 +297,7 @@ class Accumulator:
         return lane
 
     def _begin(self, lane: _Lane, timeout_ms: float) -> _Batch:
-        """Open a batch; the one that is open is closed."""
+        """Open a batch of a lane, after closing the open one."""
         if lane.open is not None:
             self._close(lane)
         now_ns = self._clock.monotonic_ns()
@@ -305,7 +309,7 @@ class Accumulator:
         return batch
 
     def _may_wait(self, lane: _Lane, batch: _Batch) -> bool:
-        """Return whether the open batch waits for the one on its way."""
+        """Return whether the open batch waits for a batch in flight."""
         if not lane.in_flight:
             return False
         if lane.queue is not None:
@@ -325,7 +329,7 @@ class Accumulator:
             self._close(lane)
 
     def _learn(self, waiting: _Waiting, behind: deque[_Waiting] | None) -> None:
-        """Add a message to those that wait for the route of their topic."""
+        """Queue a message until the route of its topic is known; fetch the route if needed."""
         topic = waiting.message.topic
         if behind is None:
             behind = self._unrouted[topic] = deque()
@@ -338,7 +342,7 @@ class Accumulator:
     async def _route(self, topic: str) -> Exception | None:
         try:
             await self._session.publish_queues(self._session.namespace.wrap(topic))
-        except Exception as error:  # whatever it is, the messages that wait must learn it
+        except Exception as error:  # passed on to the messages that wait
             return error
         return None
 
@@ -354,7 +358,7 @@ class Accumulator:
         self._admit()
 
     def _admit(self) -> None:
-        """Take messages that wait for room, as far as there is any."""
+        """Place messages that wait for room while there is any."""
         while self.short and self.room_bytes > 0:
             waiting = self.short.popleft()
             if not waiting.waiter.done():
@@ -364,7 +368,7 @@ class Accumulator:
     # ------------------------------------------------------------------ when a batch leaves
 
     def _leave_soon(self, lane: _Lane) -> None:
-        """Have the open batch leave at the end of this turn, so that others can join."""
+        """Send the open batch at the end of this turn, so that further messages can join it."""
         if not self._leaving:
             self._loop.call_soon(self._end_turn)
         self._leaving[lane] = None
@@ -374,13 +378,13 @@ class Accumulator:
         for lane in leaving:
             if lane.open is None:
                 continue
-            if self._may_wait(lane, lane.open):  # another one became full and left in this turn
+            if self._may_wait(lane, lane.open):  # a full batch was sent in this turn
                 self._hold(lane)
             else:
                 self._leave(lane)
 
     def _hold(self, lane: _Lane) -> None:
-        """Keep the open batch until the one on its way is answered, or until it is due."""
+        """Keep the open batch until the one in flight is settled, or, without order, until due."""
         if lane.queue is not None:
             self._queued[lane] = None
             self._watch()
@@ -390,7 +394,7 @@ class Accumulator:
             self._lingering = self._session.tasks.spawn(self._linger(), name="lingering batches")
 
     async def _linger(self) -> None:
-        """Send the batches that are due, as long as some wait."""
+        """Send held batches when they are due; end when none is left."""
         try:
             while self._held:
                 lane = next(iter(self._held))
@@ -404,7 +408,7 @@ class Accumulator:
             self._lingering = None
 
     def _close(self, lane: _Lane) -> None:
-        """Take no further messages into the open batch; send it if it need not wait for another."""
+        """Close the open batch to further messages; send it unless it must wait for another."""
         if lane.queue is None or not (lane.in_flight or lane.ready):
             self._leave(lane)
         else:
@@ -422,6 +426,7 @@ class Accumulator:
         self._depart(lane, batch)
 
     def _depart(self, lane: _Lane, batch: _Batch) -> None:
+        """Send a batch that is no longer open."""
         lane.in_flight += 1
         self._sent[batch] = None
         if len(batch.messages) == 1 and lane.queue is None and self._post(lane, batch):
@@ -431,8 +436,9 @@ class Accumulator:
         task.add_done_callback(partial(self._ended, lane, batch))
 
     def _post(self, lane: _Lane, batch: _Batch) -> bool:
-        """Send the only message of a batch as a plain send, which needs no task; False if it is not
-        one.
+        """Send the only message of a batch as a plain send, which needs no task.
+
+        Return False if that is not possible; nothing was sent then.
         """
         (message,), (waiter,) = batch.messages, batch.waiters
         left_ms = int(batch.deadline_ms - self._clock.monotonic_ms())
@@ -441,7 +447,7 @@ class Accumulator:
         try:
             posted = self._singles.post(message, left_ms)
         except MessageIllegal:
-            return False  # _deliver tells the message.
+            return False  # _deliver fails in the same way and passes the error on
         if posted is None:
             return False
         posted.waiter.add_done_callback(partial(self._answered, lane, batch, posted))
@@ -470,7 +476,7 @@ class Accumulator:
             return error
 
     def _go_on(self, lane: _Lane) -> None:
-        """Send what waited for a batch of a lane that was answered."""
+        """Send the next batch of a lane after one was settled; drop the lane if it is unused."""
         if lane.in_flight:
             return
         if lane.ready:
@@ -486,7 +492,7 @@ class Accumulator:
     # ------------------------------------------------------------------ one batch
 
     async def _deliver(self, lane: _Lane, batch: _Batch) -> list[SendResult] | Exception | None:
-        """Send a batch. Return its results or its error, which :meth:`_ended` passes on."""
+        """Send a batch; return its results or its error, for :meth:`_settle`."""
         self._drop_done(batch)
         messages = batch.messages
         if not messages:
@@ -500,7 +506,7 @@ class Accumulator:
             if left_ms <= 0:
                 return _too_late(messages[0].topic, batch.timeout_ms)
             return await self._delivery.send(packed, None, lane.queue, left_ms)
-        except Exception as error:  # of a broker, or of a hook that forbids the send
+        except Exception as error:  # of a broker, or of a hook
             return error
 
     def _packed(self, batch: _Batch) -> Packed:
@@ -517,7 +523,7 @@ class Accumulator:
         return self._packer.checked_batch(messages, texts, keys, now_ms)
 
     def _drop_done(self, batch: _Batch) -> None:
-        """Drop the messages that were cancelled, and those whose time was over."""
+        """Drop the messages that were cancelled or timed out."""
         kept = [at for at, waiter in enumerate(batch.waiters) if not waiter.done()]
         if len(kept) < len(batch.waiters):
             texts = batch.texts
@@ -536,7 +542,7 @@ class Accumulator:
     def _settle(
         self, lane: _Lane, batch: _Batch, found: list[SendResult] | Exception | None
     ) -> None:
-        """Tell each message of a batch what became of it, and go on with the lane."""
+        """Set the result or the error of each message of a batch, and go on with the lane."""
         del self._sent[batch]
         if isinstance(found, list):
             for waiter, result in zip(batch.waiters, found, strict=True):
@@ -557,7 +563,7 @@ class Accumulator:
             self._expiring = self._session.tasks.spawn(self._expire(), name="waiting messages")
 
     async def _expire(self) -> None:
-        """Fail the messages whose time is over while they wait, as long as some wait."""
+        """Fail waiting messages whose time limit has passed; end when no messages wait."""
         try:
             while self.short or self._unrouted or self._queued:
                 await self._clock.sleep_ms(_EXPIRY_MS)
@@ -603,7 +609,7 @@ _CLOSED: Final = NotConnected("this client", "it is closed")
 
 
 def _fail(waiter: Sent, error: Exception | None) -> None:
-    """Set an error of its own for one message."""
+    """Set a copy of an error as the outcome of one message."""
     if not waiter.done():
         waiter.set_exception(fresh_copy(error or _CLOSED))
 

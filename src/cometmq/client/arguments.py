@@ -1,8 +1,8 @@
-"""Checks the types of arguments, and takes integers for texts where users have integers. Pure.
+"""Checks of argument types. Keys may be integers, which are converted to texts. No I/O.
 
-An error names the argument, the type that it needs, and what to write instead. What a plain send
-needs is checked by types that it compares anyway (producer.py); the functions here run when a value
-is odd, or where a microsecond does not count.
+An error names the argument, the type that it needs, and how to write it. The hot path of a plain
+send compares types itself (producer.py), and calls these functions only for other types. Elsewhere
+they are called for every value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ Key = str | int
 
 
 def refuse(argument: str, wanted: str, value: object, way_out: str = "") -> NoReturn:
-    """Raise WrongArgument: ``argument`` must be ``wanted``, and ``value`` is not."""
+    """Raise WrongArgument: ``argument`` must be ``wanted``, not of the type of ``value``.
+
+    ``way_out`` says how to write the argument.
+    """
     hint = f": {way_out}" if way_out else ""
     raise WrongArgument(argument, f"must be {wanted}, not {type(value).__name__}{hint}")
 
@@ -39,9 +42,10 @@ def check_number(argument: str, value: object) -> None:
 
 
 def checked_body(value: object) -> bytes:
-    """Return the body of a message. Raises WrongArgument for no bytes.
+    """Return the body of a message. Raises WrongArgument if it does not consist of bytes.
 
-    A bytearray or a view of plain bytes is taken too; it is copied when the message is packed.
+    A bytearray or a memoryview of bytes is returned unchanged, and copied when the message is
+    packed.
     """
     if isinstance(value, memoryview):
         if value.nbytes != len(value) or not value.c_contiguous:
@@ -55,7 +59,7 @@ def checked_body(value: object) -> bytes:
 
 
 def check_topic_type(value: object) -> None:
-    """Raise WrongArgument for anything but a text, or a message in its place."""
+    """Raise WrongArgument, which asks for a text or a Message, if a topic is not a text."""
     if not isinstance(value, str):
         refuse("topic", "str or Message", value)
 
@@ -70,7 +74,7 @@ def key_text(argument: str, value: object) -> str:
 
 
 def key_texts(keys: object) -> tuple[str, ...]:
-    """Return keys as texts; one key may stand for a sequence of one."""
+    """Return one key or a sequence of keys as texts. Raises WrongArgument for other types."""
     if type(keys) is list or type(keys) is tuple:
         for each in keys:
             if type(each) is not str:
@@ -85,7 +89,7 @@ def key_texts(keys: object) -> tuple[str, ...]:
 
 
 def check_keys(keys: object) -> None:
-    """Raise WrongArgument for the keys of a message that are not a sequence of texts."""
+    """Raise WrongArgument unless the keys of a message are a list or tuple of texts."""
     if type(keys) is not tuple and not isinstance(keys, list | tuple):
         refuse("keys", "a tuple of str", keys, "write keys=(key,) for one key")
     for each in keys:
@@ -149,7 +153,7 @@ def check_moment(argument: str, value: object) -> None:
 
 
 def epoch_ms(deliver_at: datetime | None) -> int:
-    """Return milliseconds since the epoch; 0 for None.
+    """Return a delivery time in milliseconds since the epoch; 0 for None.
 
     Raises WrongArgument for anything but a datetime, MessageIllegal for one without a time zone.
     """
@@ -162,6 +166,6 @@ def epoch_ms(deliver_at: datetime | None) -> int:
 
 
 def check_function(argument: str, value: Any) -> None:
-    """Raise WrongArgument for what cannot be called."""
+    """Raise WrongArgument for a value that cannot be called."""
     if not callable(value):
         refuse(argument, "a function", value)

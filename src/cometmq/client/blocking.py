@@ -1,9 +1,9 @@
-"""Blocking facade of the asyncio client and its consumers: the same names, and every call waits for
-its result.
+"""Blocking facade of the asyncio client and its consumers. It has the same names, and every call
+waits for its result.
 
-One thread runs an event loop with the asyncio client on it (:class:`LoopThread`); any number of
-other threads may use the facade. Arguments, return values and errors are documented at the asyncio
-classes only: :func:`_waiting` passes their signatures on to type checkers and ``help()``. ::
+One thread runs an event loop with the asyncio client on it (:class:`LoopThread`). Any number of
+other threads may use the facade. Arguments, return values and errors are documented only at the
+asyncio classes; :func:`_waiting` passes their signatures on to type checkers and ``help()``. ::
 
     with cometmq.client.blocking.Client("127.0.0.1:9876") as client:
         client.send("regions", b"...", tag="update")
@@ -77,30 +77,31 @@ R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
-#: What becomes of a message that cannot be decoded; see typed.py.
+#: Treatment of a message that cannot be decoded; see typed.py.
 OnUndecodable = (
     Literal["retry", "dead_letter"] | Callable[["ReceivedMessage", UndecodableMessage], Any]
 )
 
 
-#: Time for which the end of a thread waits for what still runs on its loop.
+#: Time for which the end of a thread waits for the tasks on its loop.
 _END_S: Final = 5.0
-#: Turns of the loop in which callbacks of what ended run.
+#: Turns of the loop after the last task, in which callbacks run.
 _LAST_TURNS: Final = 5
 _CLOCK: Final = SystemClock()
-#: Most threads of functions that reply or check at one time; each is made when it is needed.
+#: Maximum number of threads for repliers and transaction checkers; created when needed.
 _FUNCTION_THREADS: Final = 256
 
 
 class LoopThread:
     """Thread that runs an event loop until it is closed.
 
-    Calls raise NotOpen after that, when the end interrupts them, in the thread itself, which cannot
-    wait for its own loop, and in a process that was forked later, which has no such thread.
+    A call raises NotOpen if the thread is closed before or during it. So does a call in the thread
+    itself, which cannot wait for its own loop, and in a process that was forked later, which does
+    not have the thread.
     """
 
     def __init__(self) -> None:
-        # A signal handler may call while its thread is here.
+        # Reentrant: a signal handler may call while its thread holds the lock.
         self._calling = threading.RLock()
         self._is_closed = False
         self._pid = os.getpid()
@@ -111,7 +112,7 @@ class LoopThread:
         self._thread.start()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for its result; interrupting the wait cancels it."""
+        """Run a coroutine on the loop and wait for its result; an interrupt cancels it."""
         try:
             with self._calling:
                 self._check(waits=True)
@@ -138,7 +139,7 @@ class LoopThread:
         return self.wait(work())
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Call a plain function on the loop, and do not wait for it."""
+        """Schedule a plain function on the loop, and do not wait for it."""
         with self._calling:
             self._check(waits=False)
             self._loop.call_soon_threadsafe(function)
@@ -163,7 +164,7 @@ class LoopThread:
             )
 
     def close(self) -> None:
-        """Cancel what still runs, so that nobody waits for it, stop the loop and end the thread."""
+        """Cancel the running tasks, and end loop and thread. Waiting calls raise NotOpen."""
         with self._calling:
             if self._is_closed:
                 return
@@ -218,7 +219,7 @@ def _facade_call(
 def _calling(
     method: Callable[Concatenate[Inner, P], T],
 ) -> Callable[Concatenate[_Facade[Inner], P], T]:
-    """Wrap a plain method so that it runs on the event loop, which owns the state it reads."""
+    """Wrap a plain method so that it runs on the event loop, whose state it reads."""
 
     @functools.wraps(method)
     def call(self: _Facade[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -257,7 +258,7 @@ class ReceivedMessage(MessageView):
 class Processing(_Facade[received.Processing]):
     """Block in which a message is processed; see ReceivedMessage.processing.
 
-    Context variables that hooks set when the work begins have these values in the block.
+    If hooks set context variables when the processing begins, the block sees these values.
     """
 
     __slots__ = ("_message", "_set")
@@ -275,7 +276,7 @@ class Processing(_Facade[received.Processing]):
         return self._message
 
     async def _begin(self) -> list[tuple[ContextVar[Any], Any]]:
-        """Enter the block on the loop; return the context variables that this set."""
+        """Enter the block on the loop; return the context variables that hooks have set."""
         before = copy_context()
         await self._inner.__aenter__()
         after = copy_context()
@@ -326,9 +327,9 @@ class Subscription(_Facade[pushconsumer.Subscription]):
     def run(self, handler: Callable[[ReceivedMessage], Any], *, reraise: bool = False) -> None:
         """Call ``handler`` with every message until the subscription is closed.
 
-        ``concurrency`` threads call it. The subscription is closed by another thread, or by an
-        interrupt of this one. What else ends it is raised here: an error of the subscription, such
-        as BrokerRefused, and with ``reraise`` the first exception of a handler.
+        ``concurrency`` threads call it. Another thread, or an interrupt of this one, closes the
+        subscription. Raises an error that ends the subscription, such as BrokerRefused, and with
+        ``reraise`` the first exception of a handler.
         """
         check_function("handler", handler)
         raised: list[BaseException] = []
@@ -354,7 +355,7 @@ class Subscription(_Facade[pushconsumer.Subscription]):
         raised: list[BaseException],
         reraise: bool,
     ) -> None:
-        """Process messages in one thread; append what ends it to ``raised``."""
+        """Process messages in one thread; append the exception that ends it to ``raised``."""
         try:
             for message in self:
                 with message.processing(reraise=reraise):
@@ -365,7 +366,7 @@ class Subscription(_Facade[pushconsumer.Subscription]):
                 self.close()
 
     def close(self, timeout_ms: int = pushconsumer.DRAIN_MS) -> int:
-        """Leave the group; iterations and handlers end. See the asyncio client's."""
+        """Leave the group; iterations and handlers end. See the asyncio Subscription."""
         return self._thread.wait(self._inner.close(timeout_ms))
 
 
@@ -420,7 +421,7 @@ class Puller(_Facade[pulls.Puller]):
     ) -> Iterator[list[StoredMessage]]:
         """Yield the messages of ``queue`` with ``start <= offset < end``, in order.
 
-        Each list is the result of one pull. Options and errors are the asyncio client's.
+        Each list is the result of one pull. Options and errors are those of the asyncio Puller.
         """
         parts = self._inner.read_range(queue, start, end, **options)
 
@@ -453,7 +454,7 @@ class Transaction(_Facade[transactions.Transaction]):
 
     @property
     def message_id(self) -> str:
-        """Unique key of the message, by which a checker can find the work of the block."""
+        """Unique key of the message, by which a checker can look up the outcome of the block."""
         return self._inner.message_id
 
     def leave_open(self) -> None:
@@ -472,8 +473,8 @@ def _waiting(
 ) -> Callable[Concatenate[Client, P], T]:
     """Wrap a coroutine method of the asyncio client so that a call waits for its result.
 
-    Iterators among the arguments are read in the caller's thread, because many belong to it, such
-    as the rows of a database cursor.
+    Iterators among the arguments are read in the caller's thread, because some, such as the rows of
+    a database cursor, may be used only there.
     """
 
     start: Callable[..., Coroutine[Any, Any, T]] = method
@@ -489,9 +490,9 @@ def _waiting(
 def _promising(
     method: Callable[Concatenate[asynchronous.Client, P], Coroutine[Any, Any, asyncio.Future[T]]],
 ) -> Callable[Concatenate[Client, P], futures.Future[T]]:
-    """Wrap a coroutine method that returns a future: a call returns one that any thread may use.
+    """Wrap a coroutine method that returns an asyncio future.
 
-    Cancelling it has no effect.
+    The wrapper returns a future that any thread may use. Cancelling that one has no effect.
     """
     start: Callable[..., Coroutine[Any, Any, asyncio.Future[T]]] = method
 
@@ -560,8 +561,9 @@ def _deciding(
 ) -> Callable[Concatenate[Client, P], Callable[[Callable[[M], T]], Callable[[M], T]]]:
     """Wrap a method that returns a decorator.
 
-    The decorated function is a plain function here. It runs in a thread of the client's own: the
-    event loop's threads pack large messages, also those that such functions send and wait for.
+    The decorated function is a plain function here. It runs in a thread of the client's own pool.
+    In the event loop's default pool such functions could occupy all threads, and wait for sends
+    whose messages are packed in the same pool.
     """
 
     @functools.wraps(method)
@@ -662,7 +664,7 @@ class Client:
         keys: Callable[[T], Iterable[Key] | Key] | None = None,
         order_key: Callable[[T], Key | None] | None = None,
     ) -> TypedTopic[T]:
-        """Return a topic whose messages are values of one type; see the asyncio client's."""
+        """Return a topic whose messages are values of one type; see the asyncio Client."""
         from cometmq.client.serializers import TypedBody
         from cometmq.client.typed import TypedTopic as Inner
 
@@ -773,7 +775,7 @@ class TypedSubscription(Generic[T]):
                 return TypedMessage(received, self._body.decode(received))
             except UndecodableMessage as error:
                 with received.processing():
-                    # A blocking message settles within the call, so there is nothing to wait for.
+                    # ``settle`` of a blocking message has finished when it returns.
                     self._undecodable.settle(received, error)
 
     def run(self, handler: Callable[[TypedMessage[T]], Any], *, reraise: bool = False) -> None:
@@ -791,12 +793,12 @@ class TypedSubscription(Generic[T]):
         self._subscription.run(handle, reraise=reraise)
 
     def close(self, timeout_ms: int = pushconsumer.DRAIN_MS) -> int:
-        """Leave the group; iterations and handlers end. See the asyncio client's."""
+        """Leave the group; iterations and handlers end. See the asyncio Subscription."""
         return self._subscription.close(timeout_ms)
 
 
 class TypedTopic(Generic[T]):
-    """A topic whose messages are values of one type; made by the blocking client's ``topic``."""
+    """A topic whose messages are values of one type, created by ``Client.topic``."""
 
     def __init__(self, client: Client, inner: typed.TypedTopic[T], body: TypedBody[T]) -> None:
         self.name = inner.name
@@ -808,7 +810,7 @@ class TypedTopic(Generic[T]):
         return repr(self._inner)
 
     def decode(self, message: MessageView) -> T:
-        """Return the value of a message that was read by other means. Raises UndecodableMessage."""
+        """Return the value of a message, for example from a Puller. Raises UndecodableMessage."""
         return self._body.decode(message)
 
     def message(self, value: T, **keywords: Unpack[Delayed]) -> Message:
@@ -845,7 +847,10 @@ class TypedTopic(Generic[T]):
     def replier(
         self, reply: type[R], *, group: str, concurrency: int = 8, start: Start = "last"
     ) -> Callable[[Callable[[T], R | None]], Callable[[T], R | None]]:
-        """Return a decorator: a function of a value that returns the reply, or None for none."""
+        """Return a decorator for a function that takes a value and returns the reply.
+
+        The function returns None for no reply; see Client.replier.
+        """
         register = self._client.replier(
             self.name, group=group, concurrency=concurrency, start=start
         )

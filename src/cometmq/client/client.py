@@ -1,4 +1,4 @@
-"""Public asyncio client: sends, subscribes and reads over shared connections."""
+"""Public asyncio client: sends, subscribes and reads. All of its parts share connections."""
 
 from __future__ import annotations
 
@@ -108,20 +108,21 @@ class Client:
                 self._trace(self._session)
 
     async def drain(self, timeout_ms: int = DRAIN_MS) -> int:
-        """Stop consuming, and leave the client open for sends; for the end of a service.
+        """Stop consuming and leave the client open for sends, for example before a service ends.
 
-        All subscriptions take no more messages, wait together up to ``timeout_ms`` for those in
-        progress, store their offsets and leave their groups. Returns how many messages were not
-        finished in time; they are delivered again. Consumers that poll are not touched.
+        All subscriptions stop taking messages, wait up to ``timeout_ms`` for those in progress,
+        store their offsets and leave their groups. Returns the number of messages that were not
+        finished in time; they are delivered again. Consumers that poll continue.
         """
         drained = [each.close(timeout_ms) for each in self._subscriptions]
         return sum(await asyncio.gather(*drained))
 
     async def close(self) -> None:
-        """Leave all groups and close all connections; messages in progress have 10 s.
+        """Leave all groups and close all connections. Messages in progress have 10 s to finish.
 
-        If it is cancelled, it closes the connections at once: messages in progress are delivered
-        again, and sends that wait for a batch fail. Call it again if it is cancelled twice.
+        If the call is cancelled, it closes the connections at once: messages in progress are
+        delivered again, and sends that wait for a batch fail. If it is cancelled twice, call it
+        again.
         """
         is_settled = False
         try:
@@ -138,7 +139,7 @@ class Client:
                         self._session = None
 
     async def _settle(self) -> None:
-        """End consumers, and send what waits to be sent."""
+        """End consumers, and send waiting messages and traces."""
         await self.drain()
         for consumer in self._pull_consumers:
             await consumer.close()
@@ -148,7 +149,7 @@ class Client:
             await tracer.close()
 
     def _forget(self) -> None:
-        """Forget what belongs to the session."""
+        """Drop the objects that belong to the session."""
         self._untrace()
         self._subscriptions.clear()
         self._pull_consumers.clear()
@@ -184,10 +185,10 @@ class Client:
         return self.session.client_id
 
     def status(self) -> ClientStatus:
-        """Return connections, consumers with their lag, and what is unavailable.
+        """Return connections, consumers with their lag, and unavailable servers and topics.
 
-        Nothing is asked for, and any thread may call it; ``status().problem`` is "" if all is well.
-        Raises NotOpen.
+        This sends no request, and any thread may call it. ``status().problem`` is "" if all is
+        well. Raises NotOpen.
         """
         session = self.session
         return ClientStatus(
@@ -201,12 +202,12 @@ class Client:
 
     @property
     def outage_hooks(self) -> list[OutageHook]:
-        """Hooks called when a server or topic becomes unavailable, and when it is back."""
+        """Hooks called when a server or topic becomes unavailable or is available again."""
         return self.session.outages.listeners
 
     @property
     def producer(self) -> Producer:
-        """Producer of ready-made messages; :meth:`send` is the short form."""
+        """Producer, which sends Message objects; :meth:`send` is the short form."""
         if self._producer is None:
             self._producer = Producer(self.session)
         return self._producer
@@ -274,21 +275,21 @@ class Client:
         queue: MessageQueue | QueueSelector | None = None,
         timeout_ms: int = 0,
     ) -> SendResult:
-        """Send a message and wait until a broker has stored it; return its place and its id.
+        """Send a message and wait until a broker has stored it; return its queue, offset and id.
 
         ``await client.send("orders", b"...", tag="paid", keys=["A17"], order_key="A17")``
 
-            topic         its name; or a Message, with nothing else but the last three
+            topic         name of the topic; or a Message, and then only the last three arguments
             body          bytes: encode text and objects first
             tag           one word by which consumers filter
             keys          texts or integers by which the message can be found later
-            properties    further texts by name; consumers can filter by them with Sql
-            delay_s       seconds after which it is delivered
-            deliver_at    when it is delivered: a datetime with a time zone
-            delay_level   a level of the broker instead: 1 is 1 s, 2 is 5 s, ... 18 is 2 h
-            order_key     messages with the same one (text or integer) stay in order
+            properties    texts by name; consumers can filter by them with Sql
+            delay_s       delay of the delivery in seconds
+            deliver_at    time of the delivery, a datetime with a time zone
+            delay_level   a delay level of the broker instead: 1 is 1 s, 2 is 5 s, ... 18 is 2 h
+            order_key     text or integer; messages with the same order key stay in order
             queue         a queue of the topic, or a function of the queues and the message
-            timeout_ms    for all attempts together; 0: the setting send_timeout_ms
+            timeout_ms    limit of all attempts together; 0 means the setting send_timeout_ms
 
         Raises WrongArgument for a wrong type, MessageIllegal for a message over a limit,
         RouteNotFound if no name server knows the topic, and the last attempt's NotConnected,
@@ -300,7 +301,7 @@ class Client:
                 message, delay_ms=delay_of(delay_s), deliver_at_ms=epoch_ms(deliver_at)
             )
         producer = self._producer or self.producer
-        # One coroutine less for each message of a batch.
+        # Call the accumulator directly, which saves a coroutine for each message.
         if (
             producer.lingering is not None
             and order_key is None
@@ -343,18 +344,19 @@ class Client:
         order_key: Key | None = None,
         queue: MessageQueue | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Take a message that leaves in a batch with others; return the future of its result.
+        """Queue a message, to be sent in a batch with others; return the future of its result.
 
         ``sent = [await client.send_soon("orders", body) for body in bodies]``, then ``await`` each
-        of them: one task keeps thousands of messages on their way. Arguments are those of
-        :meth:`send`. This waits only while ``linger_buffer_bytes`` wait or are on their way. The
-        future raises what :meth:`send` raises; cancelling it before the batch leaves takes the
-        message back. :meth:`flush` waits for all. Raises WrongArgument and MessageIllegal.
+        of them: one task can have thousands of messages in flight. Arguments are those of
+        :meth:`send`. The call waits only while ``linger_buffer_bytes`` are queued or in flight. The
+        future raises the errors of :meth:`send`. A message is not sent if its future is cancelled
+        before its batch is sent. :meth:`flush` waits for all. Raises WrongArgument and
+        MessageIllegal.
         """
         message = _message(topic, body, tag, keys, properties, 0)
         producer = self._producer or self.producer
         accumulator = producer.accumulator
-        # One coroutine less for each message of a batch.
+        # Call the accumulator directly, which saves a coroutine for each message.
         if (
             accumulator is None
             or order_key is not None
@@ -368,7 +370,7 @@ class Client:
         return sent
 
     async def flush(self) -> None:
-        """Send what :meth:`send_soon` took, and wait until each of these messages is settled."""
+        """Send the messages of :meth:`send_soon`, and wait until each of them is settled."""
         await self.producer.flush()
 
     def topic(
@@ -385,8 +387,9 @@ class Client:
         ``orders = client.topic("orders", Order, keys=lambda order: order.id)``
 
         ``value_type`` is a msgspec struct, a dataclass, a TypedDict, a pydantic model, or any type
-        that ``serializer`` takes. ``keys`` and ``order_key`` are functions of a value, for sends
-        that do not name them. Raises SettingsError for a type or serializer that cannot be used.
+        that ``serializer`` accepts. ``keys`` and ``order_key`` are functions of a value, for sends
+        that do not pass these arguments. Raises SettingsError for a type or serializer that cannot
+        be used.
         """
         from cometmq.client.serializers import TypedBody
         from cometmq.client.typed import TypedTopic
@@ -397,7 +400,7 @@ class Client:
     async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
         """Recall a message sent with ``delay_s`` or ``deliver_at`` before it is due.
 
-        ``sent`` is the result that :meth:`send` returned. Raises as Producer.recall.
+        ``sent`` is the result of :meth:`send`. Raises the errors of Producer.recall.
         """
         await self.producer.recall(sent, timeout_ms=timeout_ms)
 
@@ -414,7 +417,7 @@ class Client:
     ) -> None:
         """Send a message without waiting for a response.
 
-        This is fast, but the message is lost without notice when a broker fails. Raises as
+        This is fast, but the message is lost without notice if a broker fails. Raises the errors of
         Producer.send_oneway.
         """
         message = _message(topic, body, tag, keys, properties, 0)
@@ -430,7 +433,7 @@ class Client:
     ) -> list[SendResult]:
         """Send messages in one request: either all are stored, with consecutive offsets, or none.
 
-        Raises as Producer.send_batch.
+        Raises the errors of Producer.send_batch.
         """
         return await self.producer.send_batch(
             messages, order_key=order_key, queue=queue, timeout_ms=timeout_ms
@@ -439,7 +442,10 @@ class Client:
     async def send_many(
         self, messages: Iterable[Message], *, order_key: OrderKey = None, timeout_ms: int = 0
     ) -> list[SendResult]:
-        """Send messages in as few batches as the limits allow. Raises as Producer.send_many."""
+        """Send messages in as few batches as the limits allow.
+
+        Raises the errors of Producer.send_many.
+        """
         return await self.producer.send_many(messages, order_key=order_key, timeout_ms=timeout_ms)
 
     def subscribe(
@@ -455,7 +461,7 @@ class Client:
         max_reconsume_times: int = -1,
         allocation: Allocation = "average",
     ) -> Subscription:
-        """Consume as a member of ``group``; return what to iterate over, or to run a handler with.
+        """Consume as a member of ``group``; return the Subscription to iterate over or to run.
 
         ``async for message in client.subscribe("orders", group="billing"): ...``
 
@@ -498,8 +504,8 @@ class Client:
     ) -> PullConsumer:
         """Return a consumer that fetches messages when it is polled and can seek in its queues.
 
-        It shares ``topics`` with the other members of ``group`` or, without topics, reads the
-        queues passed to its ``assign``. Options as in :meth:`subscribe`.
+        It shares ``topics`` with the other members of ``group``. Without topics, it reads the
+        queues passed to its ``assign``. Other options are those of :meth:`subscribe`.
 
         With ``auto_commit`` the messages of a poll are committed some time after the next poll.
         ``on_assignment`` is called with the queues that were added and removed. Raises
@@ -541,8 +547,8 @@ class Client:
         ``async with client.transaction("orders", b"...", group="shop"): ...``
 
         If neither commit nor rollback reaches the broker, it asks the checker of the producer
-        ``group`` about the transaction; see :meth:`transaction_checker`. Entering raises as
-        Producer.send, and BrokerRefused when the message is not stored safely.
+        ``group`` about the transaction; see :meth:`transaction_checker`. Entering the block raises
+        the errors of Producer.send, and BrokerRefused if the message is not stored safely.
         """
         message = _message(topic, body, tag, keys, properties, 0)
         return Transaction(
@@ -560,9 +566,9 @@ class Client:
         """Return a decorator that registers the checker of a producer ``group``.
 
         Brokers call the checker about open transactions. It receives the message and returns True
-        (committed), False (rolled back) or None (not known yet). The brokers of ``topic`` are
-        informed of this client at once, even if it sends nothing. Raises AlreadyInUse (a
-        ValueError) when the group has a checker already.
+        (committed), False (rolled back) or None (not known yet). This client registers with the
+        brokers of ``topic`` at once, even if it sends nothing. Raises AlreadyInUse (a ValueError)
+        if the group already has a checker.
         """
         session, producer = self.session, self._producer_of(group)
         if self._checkers is None:
@@ -593,7 +599,8 @@ class Client:
     ) -> MessageView:
         """Send a message and wait for the reply of the consumer that receives it.
 
-        Raises as Producer.send, and RequestTimedOut if no reply arrives within ``timeout_ms``.
+        Raises the errors of Producer.send, and RequestTimedOut if no reply arrives within
+        ``timeout_ms``.
         """
         if self._asker is None:
             self._asker = Asker(self.session, self.producer)
@@ -613,8 +620,8 @@ class Client:
         """Return a decorator that makes a function reply to the requests of a topic.
 
         The function runs as a member of ``group``. It receives the message and returns the body of
-        the reply, or None for no reply. If it raises, the message is retried later. Raises as
-        :meth:`subscribe`.
+        the reply, or None for no reply. If it raises, the message is retried later. Raises the
+        errors of :meth:`subscribe`.
         """
         subscription = self.subscribe(topics, group=group, concurrency=concurrency, start=start)
         producer = self.producer
@@ -629,7 +636,7 @@ class Client:
         return register
 
     def _producer_of(self, group: str) -> Producer:
-        """Return the producer of ``group``; an empty group is this client's own."""
+        """Return the producer of ``group``; an empty group means the client's own producer."""
         if group in ("", self.producer.group):
             return self.producer
         known = self._producers.get(group)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cometmq.net.outgoing import TlsOptions
     from cometmq.protocol.acl import Credentials
 
-#: Types of settings by annotation, and what to call them.
+#: Types of settings by annotation, and their names in errors.
 _TYPES: dict[str, Any] = {"int": int, "float": int | float, "str": str, "bool": bool}
 _ARTICLES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "True or False"}
 _SEPARATORS = re.compile(r"[;,\s]+")
@@ -26,8 +26,8 @@ _SEPARATORS = re.compile(r"[;,\s]+")
 def parse_name_servers(text: str | Iterable[str]) -> tuple[str, ...]:
     """Split ``a:9876;b:9876`` into addresses, in the given order.
 
-    Commas and blanks separate addresses too; a sequence has one address per item. Raises
-    SettingsError when there is none.
+    Commas and blanks are separators too. A sequence has one address per item. Raises SettingsError
+    if there is no address.
     """
     if not _is_text_or_texts(text):
         raise SettingsError(
@@ -54,13 +54,13 @@ def _is_text_or_texts(given: object) -> bool:
 class ClientConfig:
     """All settings of a client.
 
-    The defaults are those of the Java client; :meth:`recommended` has better ones. Timeouts of one
-    request end in ``timeout_ms``, periods in ``interval_ms``.
+    The defaults are those of the Java client; :meth:`recommended` has better ones. The names of
+    time limits end in ``timeout_ms``, those of periods in ``interval_ms``.
     """
 
     name_servers: tuple[str, ...]
-    #: Part of the path of the broadcasting offset file. The client id, which is unique per process,
-    #: would not find the file again.
+    #: Part of the path of the offset file of broadcasting consumers, so that a restarted program
+    #: finds the file again. The client id is different in every process.
     instance_name: str = "DEFAULT"
     #: Replaces the generated ``ip@pid#number``; must be unique among the members of a group.
     client_id: str = ""
@@ -68,7 +68,7 @@ class ClientConfig:
     namespace: str = ""
     request_timeout_ms: int = 3_000
     connect_timeout_ms: int = 3_000
-    #: TLS of all connections; None: plain ones.
+    #: TLS of all connections; None means no TLS.
     tls: TlsOptions | None = None
     #: Account that signs all requests, for brokers with access control.
     credentials: Credentials | None = None
@@ -87,10 +87,10 @@ class ClientConfig:
     send_timeout_ms: int = 3_000
     #: Attempts after the first one; each goes to another broker if there is one.
     send_retries: int = 2
-    #: Time limit of an attempt that another one can follow; 0 allows it all the time left.
+    #: Time limit of an attempt, except the last one; 0 means all the time that is left.
     send_attempt_timeout_ms: int = 0
-    #: Also try another broker when a message is stored, but less safely than the broker's policy
-    #: demands; the message is then stored twice.
+    #: Also try another broker if a message is stored, but less safely than the broker's flush or
+    #: replication settings require. The message is then stored twice.
     retry_not_stored_ok: bool = False
     compress_over_bytes: int = 4_096
     compress_level: int = 5
@@ -98,12 +98,12 @@ class ClientConfig:
     #: Batches are split so that no part is larger.
     max_batch_bytes: int = 1024 * 1024
     #: Collect single sends into batches: time for which a message may wait for others while a batch
-    #: is on its way; a fraction is allowed. 0: off.
+    #: is in flight. 0 means off.
     linger_ms: float = 0
-    #: Such a batch leaves when it has this many bytes or messages.
+    #: Size of such a batch, in bytes and in messages, at which it is sent.
     linger_batch_bytes: int = 64 * 1024
     linger_batch_messages: int = 512
-    #: Bytes of the messages that wait or are on their way; beyond it sends wait for room.
+    #: Limit of the bytes of messages that wait or are in flight; at the limit sends wait for room.
     linger_buffer_bytes: int = 32 * 1024 * 1024
     #: Queues requested for a topic that its first message creates.
     default_topic_queues: int = 4
@@ -156,7 +156,7 @@ class ClientConfig:
 
     @property
     def connect(self) -> ConnectOptions:
-        """How connections are made."""
+        """Options of outgoing connections."""
         return ConnectOptions(
             tls=self.tls,
             credentials=self.credentials,

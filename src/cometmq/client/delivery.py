@@ -1,9 +1,9 @@
-"""Delivers packed requests to brokers: chooses the queue, limits attempts and time, runs the hooks.
+"""Delivery of packed requests to brokers: chooses the queue, limits attempts and time, runs hooks.
 
-A failed attempt is followed by one on another broker if there is one. An order key, a queue or a
-selector of the user fixes the choice for every attempt; other messages take the queues in turn.
-With ``send_latency_fault``, brokers that were slow or failed are avoided for a while, and those
-that could not be reached are probed (upstream: DefaultMQProducerImpl.sendDefaultImpl,
+After a failed attempt another broker is tried, if there is one. An order key, a queue or a selector
+of the user determines the queue of every attempt; other messages use the queues in turn. With
+``send_latency_fault``, brokers that were slow or failed are avoided for a while, and those that
+could not be reached are probed (upstream: DefaultMQProducerImpl.sendDefaultImpl,
 MQClientAPIImpl.java, TopicPublishInfo.selectOneMessageQueue, SelectMessageQueueByHash.java,
 MQFaultStrategy.java, LatencyFaultToleranceImpl.java).
 """
@@ -55,9 +55,9 @@ RETRY_CODES: Final = frozenset(
 )
 #: Pause before the same broker is tried again, multiplied by the number of attempts made.
 _SAME_BROKER_PAUSE_MS: Final = 100
-#: Latency that a failed send counts as.
+#: Latency that a failed send counts as having.
 FAILURE_LATENCY_MS: Final = 30_000
-#: Least latency and the penalty for it: the time for which the broker is avoided.
+#: Minimum latency, and its penalty: the time for which the broker is avoided.
 _PENALTIES_MS: Final = (
     (15_000, 600_000),
     (3_000, 180_000),
@@ -104,7 +104,8 @@ class RoundRobin:
         """Return the next queue of a topic; ``queues`` are its queues, at least one.
 
         A queue on another broker than ``avoid_broker`` is preferred. With ``faults``, a queue on an
-        available broker is returned; if there is none, one on the broker that ``least_bad`` names.
+        available broker is returned; if there is none, one on the broker that ``least_bad``
+        returns.
         """
         topic = queues[0].topic
         count = len(queues)
@@ -132,7 +133,9 @@ def penalty_ms(latency_ms: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Score:
-    """End of a broker's penalty, and the queue through which the broker could not be reached."""
+    """End of a broker's penalty. ``unreachable`` is a queue of the broker if it could not be
+    reached.
+    """
 
     until_ms: int
     unreachable: MessageQueue | None = None
@@ -155,11 +158,11 @@ class FaultScores:
             self._scores.pop(broker_name, None)
 
     def refused(self, broker_name: str, now_ms: int) -> None:
-        """Record that a broker responded that it cannot accept messages at the moment."""
+        """Record that a broker responded that it cannot accept messages now."""
         self._scores[broker_name] = _Score(now_ms + penalty_ms(FAILURE_LATENCY_MS))
 
     def unreachable(self, queue: MessageQueue, now_ms: int) -> None:
-        """Record that the broker of a queue did not respond, or could not be connected."""
+        """Record that the broker of a queue did not respond or could not be reached."""
         self._scores[queue.broker_name] = _Score(now_ms + penalty_ms(FAILURE_LATENCY_MS), queue)
 
     def to_probe(self, now_ms: int) -> list[MessageQueue]:
@@ -193,7 +196,7 @@ class FaultScores:
 
 
 class Prober:
-    """Probes for one producer, as long as there are brokers to probe."""
+    """Probes the unreachable brokers of one producer, while there are any."""
 
     def __init__(self, session: Session, faults: FaultScores) -> None:
         self._session = session
@@ -215,7 +218,7 @@ class Prober:
     async def _probe(self, queue: MessageQueue) -> None:
         address = self._session.master_address(queue.broker_name)
         if address is None:
-            return  # no route names it, so no send goes there
+            return  # no route has the broker, so no send uses it
         try:
             await self._session.remoting.request(
                 address,
@@ -234,8 +237,8 @@ class Prober:
 class Begun:
     """Send whose first attempt, to ``queue`` at ``address``, was made by PlainSends.
 
-    ``outcome`` is a response, the loss of the connection, or None for a timeout. The send began at
-    ``begun_ms`` and has ``timeout_ms`` for all its attempts.
+    ``outcome`` is a response, a NotConnected for a lost connection, or None for a timeout. The send
+    began at ``begun_ms`` and has ``timeout_ms`` for all its attempts.
     """
 
     queue: MessageQueue
@@ -245,7 +248,7 @@ class Begun:
     timeout_ms: int
 
     async def results(self, packed: Packed, timeout_ms: int) -> list[SendResult]:
-        """Return the results of the attempt, or raise its error, like an attempt made here."""
+        """Return the results of the attempt, or raise its error."""
         if self.outcome is None:
             raise RequestTimedOut(self.address, packed.code, timeout_ms)
         if isinstance(self.outcome, NotConnected):
@@ -254,7 +257,7 @@ class Begun:
 
 
 class Delivery:
-    """Delivers for one producer group. Hooks may be added at any time."""
+    """Delivery for one producer group. Hooks may be added at any time."""
 
     def __init__(self, session: Session, group: str) -> None:
         self.hooks: list[SendHook] = []
@@ -280,8 +283,9 @@ class Delivery:
     ) -> list[SendResult]:
         """Send until a broker has stored the messages of the request; return a result for each.
 
-        ``attempts`` is the maximum; 0 means the configured number. ``begun`` is the first of them.
-        Raises RouteNotFound, and the last attempt's error when all failed.
+        ``attempts`` is the maximum number of attempts; 0 means that of the settings. ``begun`` is
+        the first attempt, if it was made. Raises RouteNotFound, and the last attempt's error if all
+        failed.
         """
         self._session.add_producer(self._group)
         budget_ms = timeout_ms or self._config.send_timeout_ms
@@ -308,8 +312,8 @@ class Delivery:
             try:
                 stored = await attempt
             except (BrokerRefused, NotConnected, RequestTimedOut) as failure:
-                # Once an attempt has stored the message, even if unsafely, no later refusal fails
-                # the send.
+                # If an earlier attempt has stored the message, even if not safely, a later refusal
+                # does not fail the send.
                 if stored is None and _is_final(failure):
                     raise
                 error = failure
@@ -325,7 +329,7 @@ class Delivery:
         raise error or RequestTimedOut(last or packed.topic, packed.code, budget_ms)
 
     def _bounded(self, left_ms: int, is_last: bool) -> int:
-        """Return the time limit of one attempt, in ms, of the ``left_ms`` that the send has."""
+        """Return the time limit of one attempt, in ms; the send has ``left_ms`` left."""
         bound_ms = self._config.send_attempt_timeout_ms
         return min(left_ms, bound_ms) if bound_ms and not is_last else left_ms
 
@@ -406,7 +410,8 @@ class Delivery:
         elif isinstance(error, BrokerRefused) and not _is_final(error):
             self._faults.refused(name, now_ms)
         elif error is None or isinstance(error, BrokerRefused):
-            # The broker responded. It is not at fault if no broker would accept the message.
+            # The broker responded. A final refusal is not its fault: no broker would accept the
+            # message.
             self._faults.answered(name, now_ms - begun_ms, now_ms)
 
     async def _refresh(self, topic: str, deadline_ms: int) -> None:

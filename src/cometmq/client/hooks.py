@@ -1,7 +1,7 @@
 """Hooks around sends and consumption, for traces, metrics and tests, and hooks that forbid a send.
 
-Hooks run in the order of their list. The exception of a hook is logged and changes nothing, except
-that of a ForbiddenHook, which ends the send.
+Hooks run in the order of their list. An exception of a hook is logged and has no other effect. Only
+an exception of a ForbiddenHook ends the send.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Hook(Protocol[A_contra]):
-    """Called around every attempt of one kind."""
+    """Hook that is called before and after every attempt to send or to consume."""
 
     def before(self, attempt: A_contra) -> None:
         """Handle the start of an attempt."""
@@ -36,11 +36,11 @@ class Hook(Protocol[A_contra]):
 
 @dataclass(slots=True)
 class SendAttempt:
-    """One attempt to send: a message or a batch of one topic to one queue.
+    """One attempt to send a message or a batch of one topic to one queue.
 
-    ``results``, one per message, or ``error`` is set before the after-hooks run; a one-way send
-    that succeeds sets neither. ``is_half`` marks the half message of a transaction. Times are
-    milliseconds since the epoch.
+    Either ``results``, one per message, or ``error`` is set before the after-hooks run; a
+    successful one-way send sets neither. ``is_half`` is True for the half message of a transaction.
+    Times are milliseconds since the epoch.
     """
 
     messages: tuple[Message, ...]
@@ -75,8 +75,8 @@ class ConsumeAttempt:
     """Processing of one message: a ``message.processing()`` block, or a handler.
 
     ``outcome`` is the state of the message and ``error`` the exception of the block; both are set
-    before the after-hooks run. ``trace_id`` joins the trace records of the start and the end. Times
-    are milliseconds since the epoch.
+    before the after-hooks run. ``trace_id`` is the same in the trace records of the start and the
+    end. Times are milliseconds since the epoch.
     """
 
     message: MessageView
@@ -93,7 +93,7 @@ class TransactionEnd:
     """End of a transaction, as a producer reported it to a broker.
 
     ``committed`` is True for committed, False for rolled back, None for not known. ``checked`` is
-    True if the broker had asked for the outcome. ``at_ms`` is milliseconds since the epoch.
+    True if the broker asked for the outcome. ``at_ms`` is in milliseconds since the epoch.
     """
 
     message_id: str
@@ -111,8 +111,8 @@ class TransactionEnd:
 SendHook = Hook[SendAttempt]
 ConsumeHook = Hook[ConsumeAttempt]
 
-#: Called with each message before it is packed, once for all attempts; returns it, or another one
-#: to send in its place, such as one with further properties.
+#: Called with each message before it is packed, once for all attempts. Returns the message to send:
+#: the same one, or another one, such as a copy with further properties.
 MessageHook = Callable[["Message"], "Message"]
 
 #: Called after each end of a transaction that was sent to its broker.
@@ -141,7 +141,7 @@ def run_after(hooks: Sequence[Hook[A]], attempt: A) -> None:
 
 
 def prepared(hooks: Sequence[MessageHook], message: Message) -> Message:
-    """Return the message, as the hooks have changed or replaced it."""
+    """Return the message to send, which the hooks may have replaced."""
     for hook in list(hooks):
         try:
             message = hook(message)

@@ -1,7 +1,7 @@
-"""Checks names, sizes, properties and batches before they are sent or subscribed to, and splits
-messages into as few batches as the limits allow. Pure.
+"""Checks of names, sizes, properties and batches before a send or subscription; and the split of
+messages into as few batches as the limits allow. No I/O.
 
-Every error states which limit is broken and which value would be valid (upstream: Validators.java,
+Every error states which limit is broken and which values are valid (upstream: Validators.java,
 MessageBatch.java).
 """
 
@@ -70,8 +70,8 @@ def _check_name(kind: str, name: str, limit: int) -> None:
 
 
 def _check_default(kind: str, group: str, default: str) -> None:
-    """Refuse the group that programs which name none would share (upstream: checkConfig of
-    DefaultMQPushConsumerImpl.java, DefaultMQProducerImpl.java).
+    """Refuse the default group, which all programs that set none would share (upstream: checkConfig
+    of DefaultMQPushConsumerImpl.java, DefaultMQProducerImpl.java).
     """
     if group == default:
         raise MessageIllegal(
@@ -89,7 +89,7 @@ def check_target(topic: str) -> None:
 
 
 def check_message(message: Message, max_message_bytes: int) -> None:
-    """Raise MessageIllegal, naming the limit that a message breaks; its topic is not checked."""
+    """Raise MessageIllegal if a message breaks a limit. The topic is not checked."""
     _check_body(message.body, max_message_bytes)
     if message.is_delayed:
         _check_delay(message)
@@ -196,7 +196,7 @@ def _check_property(name: str, value: str) -> None:
 
 
 def _check_signs(kind: str, text: str) -> None:
-    """Refuse what would end a property and begin another one."""
+    """Refuse control characters that would end a property and begin another one."""
     if _SEPARATORS.search(text):
         _refuse_signs(kind, text)
 
@@ -206,8 +206,8 @@ def _refuse_signs(kind: str, name: str) -> NoReturn:
 
 
 def check_property_size(text: str) -> str:
-    """Return a property text that is not too long. Raise MessageIllegal otherwise."""
-    # A character is at most four bytes, so short texts need not be encoded to be measured.
+    """Return the property text. Raise MessageIllegal if it is too long or cannot be encoded."""
+    # A character has at most four bytes, so the size of a short text need not be computed.
     if not text.isascii():
         _check_encodable(text)
     if len(text) * 4 > properties.MAX_SIZE_BYTES:
@@ -231,8 +231,8 @@ def _check_encodable(text: str) -> None:
 
 
 def goes_alone(message: Message) -> bool:
-    """Return whether no batch may hold a message: it is delayed, or goes to a retry topic."""
-    # Most messages have no delay, and a property costs more than three attributes.
+    """Return whether a message cannot be part of a batch: it is delayed, or for a retry topic."""
+    # Not ``is_delayed``: a property is slower than three attributes.
     if message.delay_level or message.delay_ms or message.deliver_at_ms:
         return True
     return message.topic.startswith(names.RETRY_PREFIX)
@@ -258,12 +258,13 @@ def check_batch(messages: Sequence[Message]) -> None:
         )
 
 
-#: Upper bound in bytes of an entry's length fields and of the properties that every message gets.
+#: Upper bound, in bytes, of the length fields of a batch entry and the properties that every
+#: message gets.
 _OVERHEAD_BYTES: Final = 22 + 128
 
 
 def plain_batch_count(bodies: Sequence[bytes], max_batch_bytes: int) -> int:
-    """Return how many messages that have only a body fit a batch of ``max_batch_bytes``."""
+    """Return how many messages with these bodies, and no properties, fit into one batch."""
     return max(1, max_batch_bytes // (_OVERHEAD_BYTES + max(map(len, bodies))))
 
 
@@ -274,9 +275,9 @@ def plan_batches(
 ) -> list[tuple[list[int], str | None]]:
     """Group messages into batches; return their positions in ``messages`` with their order key.
 
-    The messages of one batch share topic, ``wait_store``, birth time and order key, and the batch
-    has at most ``max_batch_bytes``. A message that no batch may hold is sent alone. Messages of one
-    topic and key keep their order.
+    The messages of one batch have the same topic, ``wait_store``, birth time and order key, and the
+    batch has at most ``max_batch_bytes``. A message that cannot be part of a batch is sent alone.
+    Messages of one topic and key keep their order.
     """
     plan: list[tuple[list[int], str | None]] = []
     open_batches: dict[tuple[str, str | None], tuple[list[int], int]] = {}
@@ -301,7 +302,8 @@ def plan_batches(
             positions = []
             plan.append((positions, key))
         positions.append(at)
-        # A message sent alone ends the open batch of its group: later messages may not precede it.
+        # A message that is sent alone closes the open batch of its group, so that later messages do
+        # not overtake it.
         if alone:
             open_batches.pop(group, None)
         else:
@@ -310,14 +312,12 @@ def plan_batches(
 
 
 def _alike(first: Message, message: Message) -> bool:
-    """Compare the fields that a batch stores once for all its messages."""
+    """Return whether two messages agree in the fields that a batch has only once."""
     return first.wait_store == message.wait_store and first.born_ms == message.born_ms
 
 
 def _text_bytes_of(message: Message) -> int:
-    """Return an upper bound of the size of a message's properties in bytes, without encoding
-    them.
-    """
+    """Return an upper bound, in bytes, of the size of a message's properties."""
     size = _text_bytes(message.tag) + _text_bytes(message.message_id)
     for key in message.keys:
         size += _text_bytes(key) + 1

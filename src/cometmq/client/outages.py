@@ -1,15 +1,15 @@
-"""Outages of servers and topics in the log: one line when it begins, one a minute, one at its end.
+"""Outages of servers and topics: one log line at the start, one a minute, and one at the end.
 
-A server that is gone fails the requests of every queue and every heartbeat, many times a second.
-All of them report here instead of logging; what fails is known by its address or its topic:
+While a server is down, the requests of every queue and every heartbeat fail, many times a second.
+All of them report here instead of logging. An outage is identified by an address, a topic, or both:
 
     unavailable address=10.0.0.1:10911 error="..."
     still_unavailable address=10.0.0.1:10911 seconds=60 failures=412 error="..."
     available_again address=10.0.0.1:10911 seconds=75 failures=520
 
-An outage ends when each operation that failed was served again: a server that answers heartbeats
-may still refuse sends, or let them time out. The single failures are logged as debug where they
-happen.
+An outage ends when each operation that failed has succeeded again: a server that answers heartbeats
+may still refuse sends, or let them time out. Single failures are logged at level DEBUG where they
+occur.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REMIND_MS: Final = 60_000
-#: Requests that were in flight when a server came back may fail for this long after it.
+#: Time after the end of an outage in which requests that were in flight may still fail.
 SETTLE_MS: Final = 5_000
-#: Without a failure for this long, an outage that nobody ended is over, and an operation that
-#: nobody tried again no longer prolongs one.
+#: Time without a failure after which an outage is over. An operation that was not tried again for
+#: this time no longer prolongs an outage.
 FORGET_MS: Final = 120_000
-#: Outages that are known at one time; the oldest one is dropped.
+#: Maximum number of outages known at one time. At the limit the oldest one is dropped.
 OUTAGES_MAX: Final = 1_000
 
 
-#: Operation of a failure that is not about one: any answer ends it.
+#: Stands for a failure that is not about one operation; the success of any operation ends it.
 _ANY: Final = 0
 
 
 @dataclass(slots=True)
 class _Outage:
-    """What is unavailable since ``begun_ms``. If it is available again since ``ended_ms``, it is
-    kept for a moment. ``failed`` has the time of the last failure of each operation (request code)
-    that was not served since.
+    """Outage since ``begun_ms``. One that ended at ``ended_ms`` is kept for SETTLE_MS.
+
+    ``failed`` maps each operation (request code) that has not succeeded since to the time of its
+    last failure. ``told_ms`` is the time of the last log line.
     """
 
     begun_ms: int
@@ -66,20 +67,20 @@ class _Outage:
     failed: dict[int, int] = field(default_factory=dict)
 
     def served(self, operation: int, now_ms: int) -> bool:
-        """Note that a request was served; return whether the outage is over."""
+        """Note that an operation succeeded; return whether the outage is over."""
         failed = self.failed
         failed.pop(_ANY, None)
         failed.pop(operation, None)
         return all(now_ms - failed_ms > FORGET_MS for failed_ms in failed.values())
 
 
-#: What is unavailable: a server (topic ""), a topic (address ""), or a topic on a server. A broker
-#: without a known address has its name as the address.
+#: (topic, address) of an outage: of a server (topic ""), a topic (address ""), or a topic on a
+#: server. The address of a broker without a known address is its name.
 _Subject = tuple[str, str]
 
 
 def _subject_of(error: CometError, topic: str) -> tuple[_Subject, int]:
-    """Return what is unavailable, and the operation that failed."""
+    """Return the subject of an error's outage, and the operation that failed."""
     match error:
         case NotConnected():
             return ("", error.address), _ANY
@@ -100,8 +101,11 @@ def _named(subject: _Subject) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OutageEvent:
-    """A server (``topic`` is ""), a topic (``address`` is ""), or a topic on a server fails with
-    ``error``, or is ``available`` again after ``seconds``."""
+    """Start of an outage with ``error``, or its end after ``seconds`` (``available`` is True).
+
+    It is the outage of a server (``topic`` is ""), a topic (``address`` is ""), or a topic on a
+    server.
+    """
 
     topic: str
     address: str
@@ -126,7 +130,7 @@ class Outages:
         self._known: dict[_Subject, _Outage] = {}
 
     def failed(self, error: CometError, topic: str = "") -> None:
-        """Report an error that stopped work, on ``topic`` if it was for one."""
+        """Report an error of a request, which was about ``topic`` unless that is ""."""
         subject, operation = _subject_of(error, topic)
         now_ms = self._clock.monotonic_ms()
         known = self._known.get(subject)
@@ -159,27 +163,25 @@ class Outages:
 
     @property
     def any_known(self) -> bool:
-        """False if nothing has failed lately: then reports of success change nothing."""
+        """False if nothing has failed lately, so that successes need not be reported."""
         return bool(self._known)
 
     def answered(self, address: str, operation: int, topic: str = "") -> None:
-        """Report that a server served a request (``operation`` is its code), about ``topic`` if it
-        was about one."""
+        """Report that a server served a request with code ``operation``, about ``topic`` if any."""
         if self._known:
             self._served(("", address), operation)
             if topic:
                 self._served((topic, address), operation)
 
     def has_route(self, topic: str, masters: Iterable[str] = ()) -> None:
-        """Report that a name server knows a topic, and the addresses of these brokers (names)."""
+        """Report that a topic has a route with addresses of ``masters`` (broker names)."""
         if self._known:
             self._served((topic, ""), _ANY)
             for name in masters:
                 self._served(("", name), _ANY)
 
     def topic_works(self, topic: str) -> None:
-        """Report that the queues of a topic could be shared: its brokers name the members of the
-        group."""
+        """Report that a rebalance of a topic succeeded: a broker returned the group's members."""
         for subject in [each for each in self._known if each[0] == topic]:
             self._served(subject, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
 
@@ -203,7 +205,7 @@ class Outages:
         self._tell(OutageEvent(*subject, available=True, seconds=seconds))
 
     def current(self) -> tuple[Unavailable, ...]:
-        """Return what is unavailable, the longest outage first."""
+        """Return the current outages, the oldest first."""
         now_ms = self._clock.monotonic_ms()
         return tuple(
             Unavailable(*subject, (now_ms - each.begun_ms) // 1000, each.failures, each.error)

@@ -1,8 +1,8 @@
-"""Sends of one message: the short way of plain ones, and the request of any other.
+"""Sends of one message: a fast path for plain sends, and the requests of all others.
 
 Most sends are plain: one message without special options, to the next queue in turn. A compiled
-function makes the single frame of their first attempt, and their results are made where responses
-are read (speedups: requests). Any other outcome is passed to delivery.py. So is every send that is
+function builds the frame of the first attempt, and the result is created where responses are read
+(speedups/plain/requests.py). Any other outcome is passed to delivery.py. So is every send that is
 not plain: one with hooks, fault scores, a namespace, a delay, a body to compress, or a connection
 that must be opened or waited for.
 """
@@ -41,8 +41,8 @@ _MANY_LANES: Final = 4_096
 class _Way(NamedTuple):
     """Prepared send to one queue through ``address``.
 
-    ``pieces`` are the header bytes around the fields that differ from send to send; ``place`` holds
-    the parts of a result.
+    ``pieces`` are the header bytes around the fields that differ from send to send; ``place`` has
+    the common parts of the results.
     """
 
     address: str
@@ -79,18 +79,18 @@ class Posted(msgspec.Struct, frozen=True):
     timeout_ms: int
 
     def note_success(self, outages: Outages) -> None:
-        """Note that the broker served it."""
+        """Report to ``outages`` that the broker served the send."""
         topic = self.way.place[2].topic
         outages.answered(self.way.address, RequestCode.SEND_MESSAGE_V2, topic)
 
     def begun(self, outcome: Any) -> Begun:
-        """Return the attempt with an outcome that is not a result."""
+        """Return the attempt with its outcome, for Delivery.send to continue."""
         queue, address = self.way.place[2], self.way.address
         return Begun(queue, address, outcome, self.begun_ms, self.timeout_ms)
 
 
 class PlainSends:
-    """Makes the first attempts of one producer's plain sends."""
+    """First attempts of the plain sends of one producer."""
 
     def __init__(self, session: Session, delivery: Delivery, packer: Packer, group: str) -> None:
         config = session.config
@@ -112,9 +112,10 @@ class PlainSends:
         self._lanes: dict[str, _Lane] = {}
 
     def post(self, message: Message, timeout_ms: int) -> Posted | None:
-        """Send a message if it is plain and its connection is ready. Raises MessageIllegal.
+        """Send a message if it is plain and its connection accepts a request.
 
-        Returns None if it is not; nothing was sent then.
+        Returns None otherwise; nothing was sent then. ``timeout_ms`` 0 means that of the settings.
+        Raises MessageIllegal.
         """
         delivery, body = self._delivery, message.body
         if delivery.hooks or delivery.forbidden_hooks or not self._is_wanted:
@@ -145,9 +146,9 @@ class PlainSends:
         return Posted(waiter, link, opaque, way, key, born_ms, now_ms, timeout_ms)
 
     async def go_on(self, message: Message, posted: Posted, outcome: Outcome) -> SendResult:
-        """Continue to send a message whose first attempt did not return a result.
+        """Continue to send a message whose first attempt had another outcome than a result.
 
-        Raises as Producer.send.
+        Raises the errors of Producer.send.
         """
         packed = self._packer.single(message, posted.key, posted.born_ms)
         begun = posted.begun(outcome)
@@ -164,7 +165,7 @@ class PlainSends:
         return self._packer.single(message, key, now_ms)
 
     def _properties(self, message: Message, key: str) -> str | None:
-        """Return the property text of a message; None when it is not plain.
+        """Return the property text of a message; None if the message is not plain.
 
         Raises MessageIllegal.
         """
@@ -178,12 +179,10 @@ class PlainSends:
         return _WAIT + key
 
     def _lane(self, topic: str, now_ms: int) -> _Lane | None:
-        """Return the prepared sends of a topic; None if its route or a broker's address is
-        unknown.
-        """
+        """Return the prepared sends of a topic; None if its route or a master is not known."""
         try:
             lane = self._lanes.get(topic)
-        except TypeError:  # what cannot be a key of a dict is no text
+        except TypeError:  # not hashable, so not a text
             refuse("topic", "str", topic)
         queues, brokers = self._session.publish_route(topic, now_ms)
         # Both objects are replaced when the route changes, so identity is a sufficient check.
@@ -202,7 +201,7 @@ class PlainSends:
             return None
         self._session.add_producer(self._group)
         if len(self._lanes) >= _MANY_LANES:
-            # Those that are used are made again.
+            # Lanes in use are created again.
             self._lanes.clear()
         lane = self._lanes[topic] = _Lane(queues, brokers, ways)
         return lane

@@ -1,10 +1,10 @@
 """Producer: sends one message, a one-way message, a batch, or many messages in few batches.
 
-A message keeps its unique key over all attempts, so that copies that a retry stored can be
-recognized (upstream: DefaultMQProducer.java).
+A message keeps its unique key in all attempts, so that copies stored by retries can be recognised
+(upstream: DefaultMQProducer.java).
 
-Most sends are plain and take the short way of plainsends.py. Messages that leave in automatic
-batches go through accumulator.py, everything else to delivery.py.
+Most sends are plain and use the fast path of plainsends.py. Messages of automatic batches go
+through accumulator.py. All others go directly to delivery.py.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Producer:
         self._delivery = Delivery(session, known_as)
         self._plain = PlainSends(session, self._delivery, self._packer, known_as)
         self._lingers = session.config.linger_ms > 0
-        #: What collects messages into batches, from the first one on; ``lingering`` is the same if
-        #: it collects single sends too.
+        #: Collects messages into batches; created when first needed. ``lingering`` is the same
+        #: object if it collects single sends too.
         self.accumulator: Accumulator | None = None
         self.lingering: Accumulator | None = None
         #: Hooks that may add properties to each message; hooks may be added at any time.
@@ -93,12 +93,12 @@ class Producer:
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        ``queue`` (a queue, or a function that picks one) or ``order_key`` chooses the queue;
-        otherwise queues take turns. With ``linger_ms`` it leaves in a batch with others, unless a
-        function picks its queue. ``timeout_ms`` (0: the configured one) bounds all attempts
-        together. Raises WrongArgument for an argument of a wrong type, MessageIllegal for a message
-        over a limit, RouteNotFound, the error of a forbidden hook, and the last attempt's
-        NotConnected, RequestTimedOut or BrokerRefused.
+        ``queue`` (a queue, or a function that picks one) or ``order_key`` determines the queue;
+        otherwise the queues are used in turn. With ``linger_ms`` the message is sent in a batch
+        with others, unless a function picks its queue. ``timeout_ms`` limits all attempts together;
+        0 means the setting ``send_timeout_ms``. Raises WrongArgument for an argument of a wrong
+        type, MessageIllegal for a message over a limit, RouteNotFound, the error of a forbidden
+        hook, and the last attempt's NotConnected, RequestTimedOut or BrokerRefused.
         """
         if timeout_ms:
             check_timeout(timeout_ms)
@@ -142,11 +142,11 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout_ms: int = 0,
     ) -> asyncio.Future[SendResult]:
-        """Take a message that leaves in a batch with others; return the future of its result.
+        """Queue a message, to be sent in a batch with others; return the future of its result.
 
-        It waits only while ``linger_buffer_bytes`` wait or are on their way. Raises WrongArgument
-        and MessageIllegal; the future raises the other errors of :meth:`send`. Cancelling the
-        future before its batch leaves takes the message back.
+        The call waits only while ``linger_buffer_bytes`` are queued or in flight. Raises
+        WrongArgument and MessageIllegal; the future raises the other errors of :meth:`send`. A
+        message is not sent if its future is cancelled before its batch is sent.
         """
         if timeout_ms:
             check_timeout(timeout_ms)
@@ -160,20 +160,20 @@ class Producer:
         return sent
 
     async def flush(self) -> None:
-        """Wait until all messages that :meth:`send_soon` and lingering sends took are settled."""
+        """Send all messages that wait for a batch, and wait until each of them is settled."""
         if self.accumulator is not None:
             await self.accumulator.flush()
 
     def accumulate(self) -> Accumulator:
-        """Make what collects messages into batches."""
+        """Create and return the accumulator, which collects messages into batches."""
         self.accumulator = Accumulator(self._session, self._delivery, self._packer, self._plain)
         return self.accumulator
 
     async def recall(self, sent: SendResult, *, timeout_ms: int = 0) -> None:
-        """Recall a message with a delay or delivery time of its own: consumers do not receive it.
+        """Recall a message with a delay or delivery time: consumers do not receive it.
 
-        ``sent`` is the result of its send. Raises MessageIllegal for a message that its broker
-        cannot recall, BrokerRefused when it is too late or recalls are not allowed, RouteNotFound,
+        ``sent`` is the result of its send. Raises MessageIllegal for a message without a recall
+        handle, BrokerRefused if it is too late or recalls are not allowed, RouteNotFound,
         NotConnected and RequestTimedOut.
         """
         check_timeout(timeout_ms)
@@ -219,8 +219,9 @@ class Producer:
         """Send messages in one request: all are stored, with consecutive offsets in one queue, or
         none.
 
-        They share one topic and one ``wait_store``, have no delay, and together at most
-        ``max_message_bytes``. Raises MessageIllegal for other messages, otherwise as :meth:`send`.
+        They must have the same topic, ``wait_store`` and birth time, no delay, and together at most
+        ``max_message_bytes``. Raises MessageIllegal for other messages, and the errors of
+        :meth:`send`.
         """
         given = check_messages(messages)
         if not given:
@@ -237,10 +238,10 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages in as few batches as the limits allow; return results in the given order.
 
-        Messages of one topic and one order key (a text for all, or a function of each message) stay
-        in order; delayed messages are sent alone. Raises as :meth:`send`. MessageIllegal is raised
-        before anything is sent. After other errors, the batches sent before the failed one remain
-        stored.
+        ``order_key`` is a key for all messages, or a function of a message. Messages of one topic
+        and one order key stay in order; delayed messages are sent alone. Raises the errors of
+        :meth:`send`. MessageIllegal is raised before anything is sent. After other errors, the
+        batches before the failed one remain stored.
         """
         given = check_messages(messages)
         if not given:
@@ -274,7 +275,7 @@ class Producer:
     async def _send_plain(
         self, given: list[Message], bodies: list[bytes], key: str | None, timeout_ms: int
     ) -> list[SendResult]:
-        """Send messages that have nothing but one topic and their bodies."""
+        """Send messages of one topic that have only a body."""
         results: list[SendResult] = []
         count = plain_batch_count(bodies, self._config.max_batch_bytes)
         for begin in range(0, len(given), count):
@@ -299,8 +300,8 @@ class Producer:
     ) -> SendResult:
         """Send the half message of a transaction of this group.
 
-        The result has the half message's queue offset. ``attempts`` is the maximum; 0 means the
-        configured number. Raises as :meth:`send`.
+        The result has the queue offset of the half message. ``attempts`` is the maximum number of
+        attempts; 0 means that of the settings. Raises the errors of :meth:`send`.
         """
         key = order_text(order_key)
         check_queue(queue)
@@ -321,7 +322,7 @@ class Producer:
     ) -> SendResult:
         """Send one message with reserved properties, which users may not set.
 
-        Raises as :meth:`send`.
+        Raises the errors of :meth:`send`.
         """
         key = order_text(order_key)
         check_queue(queue)
@@ -332,14 +333,15 @@ class Producer:
     async def send_reply(self, message: Message, reserved: Mapping[str, str]) -> SendResult:
         """Send the reply to a request; its topic is the same in every namespace.
 
-        Raises as :meth:`send`, and BrokerRefused if the requester did not receive the reply.
+        Raises the errors of :meth:`send`, and BrokerRefused if the requester did not receive the
+        reply.
         """
         message = prepared(self.message_hooks, message)
         packed = (await self._plain.pack(message)).with_properties(reserved).as_reply(message.topic)
         return (await self._delivery.send(packed, None, None, 0))[0]
 
     def share_hooks(self, other: Producer) -> None:
-        """Use the hooks of another producer, including those added to it later."""
+        """Share the hooks of another producer, including hooks that are added later."""
         self._delivery.hooks = other.hooks
         self._delivery.forbidden_hooks = other.forbidden_hooks
         self.transaction_hooks = other.transaction_hooks
@@ -354,9 +356,9 @@ class Producer:
         max_reconsume_times: int,
         delay_level: int,
     ) -> SendResult:
-        """Store a consumed message again in its group's retry topic. Raises as :meth:`send`.
+        """Store a consumed message again in its group's retry topic.
 
-        With no attempt left the broker makes it a dead letter.
+        If no attempt is left, the broker makes it a dead letter. Raises the errors of :meth:`send`.
         """
         now_ms = self._clock.wall_ms()
         packed = self._packer.retry(

@@ -1,7 +1,7 @@
 """Pulls from any offset of a queue: single pulls, ranges, and offset queries.
 
-Responses suggest which replica of a broker to read a queue from next; :class:`Puller` follows the
-suggestion (upstream: PullAPIWrapper.java, MQAdminImpl.java).
+Each response suggests a replica of the broker for the next pull of the queue; :class:`Puller`
+follows the suggestion (upstream: PullAPIWrapper.java, MQAdminImpl.java).
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ class PullResult:
     def leads_on_from(self, offset: int) -> bool:
         """Return False if the response only asks to repeat the pull at ``offset``.
 
-        Slaves respond so if they lack messages of their master or may not be read.
+        Slaves send such a response if they lack messages of their master, or may not be read.
         """
         return self.status is not PullStatus.NOTHING_MATCHED or self.next_offset > offset
 
 
 class OffsetsLost(ClientError):
-    """Some offsets of a range were removed from ``queue`` or are not stored yet.
+    """Messages of a range are no longer in ``queue``, or not yet stored.
 
-    The queue holds ``[min_offset, max_offset)``.
+    ``offset`` is that of the pull that failed. The queue holds ``[min_offset, max_offset)``.
     """
 
     def __init__(self, queue: MessageQueue, offset: int, min_offset: int, max_offset: int) -> None:
@@ -136,7 +136,7 @@ class Puller:
 
         If there are none, the broker may hold the request for ``suspend_ms``. A master also commits
         ``commit_offset`` for ``group``. With ``subscription_known`` the broker uses the
-        subscription of the member's heartbeats instead of the one passed here. Raises NotConnected,
+        subscription from the group's heartbeats, not the one passed here. Raises NotConnected,
         RequestTimedOut, BrokerRefused.
         """
         queue = self._session.namespace.wrap_queue(queue)
@@ -186,7 +186,7 @@ class Puller:
         return PullResult(status, read_messages(body, queue.broker_name), *offsets)
 
     def _pieces(self, asked: _Asked) -> CutHead:
-        """Return the pieces of an encoded pull header, between which the fields of _NUMBERS go."""
+        """Return the pieces of an encoded pull header around the fields of _NUMBERS."""
         pieces = self._heads.get(asked)
         if pieces is None:
             header = h.PullMessage(
@@ -220,9 +220,9 @@ class Puller:
     ) -> AsyncIterator[list[StoredMessage]]:
         """Yield the messages of ``queue`` with ``start <= offset < end``, in order, pull by pull.
 
-        The next pull runs while the caller works on the messages of one. If the queue does not hold
-        some offsets, raises OffsetsLost, or skips them without ``strict``. Raises the errors of
-        :meth:`pull` too.
+        The next pull runs while the caller processes the messages of the last one. If some offsets
+        are not in the queue, raises OffsetsLost, or skips them without ``strict``. Raises the
+        errors of :meth:`pull` too.
         """
         if start >= end:
             return
@@ -260,26 +260,32 @@ class Puller:
         return self._session.tasks.spawn(pull(), name=name)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message of ``queue`` will get. Raises as :meth:`pull`."""
+        """Return the offset that the next message of ``queue`` will get.
+
+        Raises the errors of :meth:`pull`.
+        """
         return await self._offset(RequestCode.GET_MAX_OFFSET, queue, None)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """Return the oldest offset that ``queue`` still holds. Raises as :meth:`pull`."""
+        """Return the oldest offset in ``queue``. Raises the errors of :meth:`pull`."""
         return await self._offset(RequestCode.GET_MIN_OFFSET, queue, None)
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the approximate offset of the message stored at ``timestamp_ms`` (wall time).
 
-        If there is none, brokers of version 4 return the nearest of its neighbours. Raises as
-        :meth:`pull`.
+        If no message has that time, brokers of version 4 return the offset of the nearest one.
+        Raises the errors of :meth:`pull`.
         """
         queue = self._session.namespace.wrap_queue(queue)
         header = h.SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
         return await self._offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, header)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the first offset whose message was stored at ``timestamp_ms`` (wall time) or
-        later; the end of the queue if there is none. Raises as :meth:`pull`."""
+        """Return the first offset whose message was stored at ``timestamp_ms`` or later.
+
+        ``timestamp_ms`` is wall time. Return the end of the queue if there is no such message.
+        Raises the errors of :meth:`pull`.
+        """
         low, high = await self.min_offset(queue), await self.max_offset(queue)
         at, step = await self.search_offset(queue, timestamp_ms), 1
         is_above = is_below = False
@@ -291,7 +297,7 @@ class Puller:
                 high, is_below = at, True
             if is_above and is_below:
                 at = (low + high) // 2
-            else:  # the broker's offset is exact or nearly so: search outward from it
+            else:  # the broker's offset is nearly exact, so search outward from it
                 at = low + step - 1 if is_above else high - step
                 step *= 2
         return low
@@ -301,9 +307,9 @@ class Puller:
         return not result.found or result.found[0].store_ms < moment_ms
 
     async def earliest_store_ms(self, queue: MessageQueue) -> int:
-        """Return the store time of the oldest message of ``queue``; -1 if it is empty.
+        """Return the store time of the oldest message of ``queue`` (wall time); -1 if it is empty.
 
-        Raises as :meth:`pull`.
+        Raises the errors of :meth:`pull`.
         """
         response = await self._ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queue, None)
         return from_ext(h.EarliestStoreTimeResponse, response.ext).timestamp

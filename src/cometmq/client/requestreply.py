@@ -1,4 +1,4 @@
-"""Request-reply: messages that a consumer of their topic replies to.
+"""Request-reply: a producer sends a request message, and a consumer of its topic replies.
 
     requester  sends with CORRELATION_ID, REPLY_TO_CLIENT (its client id) and TTL, and waits
     replier    consumes the request, and sends its reply to <cluster>_REPLY_TOPIC
@@ -46,7 +46,7 @@ _REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 
 
 class Asker:
-    """Open requests of one client."""
+    """Requests of one client that wait for their reply."""
 
     def __init__(self, session: Session, producer: Producer) -> None:
         self._session = session
@@ -64,7 +64,8 @@ class Asker:
     ) -> MessageView:
         """Send a message and wait for the reply to it.
 
-        Raises as Producer.send, and RequestTimedOut when no reply arrives within ``timeout_ms``.
+        Raises the errors of Producer.send, and RequestTimedOut if no reply arrives within
+        ``timeout_ms``.
         """
         check_timeout(timeout_ms)
         session = self._session
@@ -137,7 +138,7 @@ def _packed(address: str) -> bytes:
 
 
 async def respond(producer: Producer, message: ReceivedMessage, responder: Responder) -> None:
-    """Call ``responder`` with a request and send its reply; its errors are passed on."""
+    """Call ``responder`` with a request and send the reply that it returns. Raises its errors."""
     body = await responder(message)
     if body is not None:
         await reply(producer, message, body)
@@ -146,9 +147,9 @@ async def respond(producer: Producer, message: ReceivedMessage, responder: Respo
 async def reply(
     producer: Producer, asked: MessageView, body: bytes, properties: Mapping[str, str] | None = None
 ) -> None:
-    """Send the reply to a request; nothing if the message is none.
+    """Send the reply to a request. Do nothing if the message ``asked`` requests no reply.
 
-    A reply that cannot be delivered is logged: the requester is gone or its wait timed out. Raises
+    If the reply cannot be delivered, log that: the requester is gone or its wait timed out. Raises
     MessageIllegal for properties that are reserved or contain separators, and for a body over the
     limit.
     """

@@ -1,8 +1,8 @@
-"""Routes of topics: requests to the name servers, the queues that a route allows to write and read,
-the table of known routes, and queues as keys of protocol bodies (upstream:
+"""Routes of topics: requests to the name servers, the queues of a route that may be written or
+read, the table of known routes, and queues as keys of protocol bodies (upstream:
 MQClientInstance.topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo).
 
-Only NameServers sends requests. All else gets routes and the time as arguments.
+Only NameServers sends requests. The other parts do no I/O, and get the time as an argument.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Requests that every name server serves and no broker.
+#: Requests that every name server and no broker supports.
 _ONLY_NAME_SERVERS: Final = frozenset(
     {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
 )
@@ -82,7 +82,7 @@ def auto_create_route(default: TopicRoute, queue_count: int) -> TopicRoute:
     """Return the route that a new topic will have, from the route of AUTO_CREATE_TOPIC.
 
     It has at most ``queue_count`` queues per broker. As in upstream's client, the number of read
-    queues limits the write queues too.
+    queues of AUTO_CREATE_TOPIC limits the write queues too.
     """
     capped = [
         structs.replace(
@@ -98,8 +98,8 @@ def auto_create_route(default: TopicRoute, queue_count: int) -> TopicRoute:
 def moved_route(route: TopicRoute, fresh: TopicRoute) -> TopicRoute:
     """Return a known route with the broker addresses of ``fresh``.
 
-    ``fresh`` is the route that the topic would get if it were created now. A broker with other
-    addresses there may have to create the topic, so it keeps at most as many write queues as it
+    ``fresh`` is the route that the topic would get if it were created now. A broker whose addresses
+    differ there may have to create the topic, so the result has at most the write queues that it
     would create. Brokers that ``fresh`` lacks stay unchanged.
     """
     current = {broker.broker_name: broker for broker in fresh.broker_datas}
@@ -140,10 +140,10 @@ def brokers_of(routes: Iterable[TopicRoute]) -> Brokers:
 
 
 def pull_address(ids: Mapping[int, str], suggested_id: int) -> tuple[int, str] | None:
-    """Return the broker id and address to pull from, of the brokers ``ids`` of one name.
+    """Return the broker id and address to pull from.
 
-    The suggested broker id comes first. If it is a slave that is gone, the next id is tried; then
-    the lowest id is taken. Returns None if the name has no broker left.
+    ``ids`` maps the broker ids of one broker name to addresses. The choice is ``suggested_id``; if
+    that is a missing slave, the next id; otherwise the lowest id. Returns None if ``ids`` is empty.
     """
     if suggested_id in ids:
         return suggested_id, ids[suggested_id]
@@ -156,7 +156,7 @@ def pull_address(ids: Mapping[int, str], suggested_id: int) -> tuple[int, str] |
 class KnownTopic:
     """Route and queues of one topic.
 
-    A ``guessed`` route is that of a topic that does not exist yet: see :func:`auto_create_route`.
+    The route of a topic that does not exist yet is ``guessed``: see :func:`auto_create_route`.
     """
 
     route: TopicRoute
@@ -176,7 +176,7 @@ class RouteTable:
 
     @property
     def brokers(self) -> Brokers:
-        """Addresses of all brokers that a known route names."""
+        """Addresses of the brokers in all known routes."""
         return self._brokers
 
     def get(self, topic: str, now_ms: int) -> KnownTopic | None:
@@ -194,7 +194,8 @@ class RouteTable:
         self, topic: str, route: TopicRoute, now_ms: int, *, guessed: bool = False
     ) -> tuple[KnownTopic, bool]:
         """Store a route that was just fetched; return its entry and whether the route changed."""
-        # Move the topic to the end: where routes disagree about a broker, the last response wins.
+        # Move the topic to the end: if routes have different addresses of a broker, those of the
+        # latest response count.
         before = self._topics.pop(topic, None)
         if before is not None and before.route == route and before.guessed == guessed:
             self._topics[topic] = before
@@ -212,13 +213,13 @@ class RouteTable:
         return known, True
 
     def topics(self) -> list[str]:
-        """Return the topics in the table, whose routes the client polls."""
+        """Return the topics in the table. The client polls their routes."""
         return list(self._topics)
 
     def expire(self, now_ms: int, held: Iterable[str] = ()) -> list[str]:
-        """Remove topics that were not used for the expiry time, and return them.
+        """Remove and return the topics that were not used for the expiry time.
 
-        Those in ``held`` stay.
+        Topics in ``held`` stay.
         """
         keep = set(held)
         gone = [
@@ -244,7 +245,7 @@ def queue_of(key: QueueKey) -> MessageQueue:
 
 
 def by_queue(table: Mapping[str, T]) -> dict[MessageQueue, T]:
-    """Return a table of a protocol body, whose keys are queues in JSON, as a table by queue.
+    """Return a table of a protocol body by queue; its keys are queues as JSON.
 
     Raises CometError for other keys.
     """
@@ -270,7 +271,7 @@ def _check_server(address: str, code: int, response: Response) -> None:
 
 
 class NameServers:
-    """Name servers of one client; all requests go to the same server as long as it responds."""
+    """Name servers of one client. All requests go to one of them as long as it responds."""
 
     def __init__(self, config: ClientConfig, remoting: Remoting, outages: Outages) -> None:
         self._outages = outages
@@ -284,8 +285,8 @@ class NameServers:
     ) -> Response:
         """Send a request to the server in use, or to the next ones if it cannot be reached.
 
-        The response may have any code. Raises the last ClientError if no server can be reached, or
-        if they are brokers.
+        The response may have any code. ``timeout_ms`` 0 means that of the settings. Raises the last
+        ClientError if no server can be reached, or if the addresses are those of brokers.
         """
         servers = self._config.name_servers
         error: ClientError | None = None
@@ -322,7 +323,7 @@ class NameServers:
             await ended(fetch)
             if not fetch.cancelled():
                 return fetch.result()
-            # The caller that sent the request was cancelled, so one that waited sends it again.
+            # The caller that sent the request was cancelled: one of the others sends it again.
         fetch = self._fetches[topic] = asyncio.get_running_loop().create_future()
         try:
             result = await self._fetch_route(topic)

@@ -1,5 +1,7 @@
-"""Requests that send messages (properties, compression, batch body), and what brokers respond to
-them: where the messages are stored, and how safely. Pure, so that large messages can be packed in a
+"""Requests that send messages, and the results in their responses.
+
+Packer builds requests: properties, compression, batch body. :func:`read_results` returns where and
+how safely a broker stored the messages. Nothing here does I/O, so large messages can be packed in a
 thread.
 """
 
@@ -36,20 +38,20 @@ if TYPE_CHECKING:
     from cometmq.message.names import Namespace
     from cometmq.protocol.frame import Response
 
-#: Larger bodies are compressed in a thread: compressing this many bytes takes about 1 ms.
+#: Larger bodies are compressed in a thread. To compress a body of this size takes about 1 ms.
 INLINE_COMPRESS_BYTES: Final = 64 * 1024
 _NO_WAIT: Final = f"{properties.WAIT}\x01false"
 #: Offsets have 63 bits.
 _LAST_OFFSET: Final = (1 << 63) - 1
-#: A unique key of the greatest length.
+#: A unique key of the maximum length.
 _LONGEST_KEY: Final = "0" * 56
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
-    """Request body and header values, independent of the queue. ``topic`` is the broker name.
+    """Body and header values of a send request, independent of the queue.
 
-    ``reconsume_times`` and ``max_reconsume_times`` are set for messages that a consumer sends back
-    through its retry topic.
+    ``topic`` is the broker name of the topic. ``reconsume_times`` and ``max_reconsume_times`` are
+    set for messages that a consumer stores in its retry topic.
     """
 
     topic: str
@@ -86,26 +88,26 @@ class Packed(msgspec.Struct, frozen=True, gc=False):
     def with_properties(self, more: Mapping[str, str]) -> Packed:
         """Return the request with further properties.
 
-        Raises MessageIllegal when they are too long.
+        Raises MessageIllegal if the properties become too long.
         """
         separator = properties.PROPERTY_SEPARATOR
         text = f"{self.properties}{separator}{properties.encode_text(more)}"
         return msgspec.structs.replace(self, properties=check_property_size(text))
 
     def prepared(self, group: str) -> Packed:
-        """Return the message as the half message of a transaction of ``group``."""
+        """Return the request as that of the half message of a transaction of ``group``."""
         pairs = {properties.TRAN_MSG: "true", properties.PRODUCER_GROUP: group}
         sys_flag = with_transaction_type(self.sys_flag, TransactionType.PREPARED)
         return msgspec.structs.replace(self.with_properties(pairs), sys_flag=sys_flag)
 
     def as_reply(self, topic: str) -> Packed:
-        """Return the message as the reply to a request, for the reply topic ``topic``."""
+        """Return the request as that of a reply message, for the reply topic ``topic``."""
         code = RequestCode.SEND_REPLY_MESSAGE_V2
         return msgspec.structs.replace(self, topic=topic, code=code)
 
 
 class Packer:
-    """Packs the messages of one client."""
+    """Packs the messages of one client into requests."""
 
     def __init__(self, config: ClientConfig, namespace: Namespace) -> None:
         self._config = config
@@ -123,10 +125,9 @@ class Packer:
         return topic
 
     def plain_bodies(self, messages: Sequence[Message]) -> list[bytes] | None:
-        """Return the bodies of messages that may share a batch and have nothing else but one topic;
-        None for others.
+        """Return the bodies of messages that may form one batch and have only a topic and a body.
 
-        Raises MessageIllegal.
+        Return None for other messages. Raises MessageIllegal.
         """
         first = messages[0]
         topic, wait_store, body_bytes = (
@@ -162,7 +163,7 @@ class Packer:
     def single(self, message: Message, unique_key: str, born_ms: int) -> Packed:
         """Return a request for one message. Raises MessageIllegal.
 
-        ``born_ms`` is the birth time of a message that sets none.
+        ``born_ms`` is the birth time if the message has none.
         """
         topic = self.check(message)
         body, sys_flag = self._maybe_compress(message.body)
@@ -183,7 +184,7 @@ class Packer:
     ) -> Packed:
         """Return a request for one or more messages. Raises MessageIllegal.
 
-        ``born_ms`` is the birth time of messages that set none.
+        ``born_ms`` is the birth time if the messages have none.
         """
         bodies = self.plain_bodies(messages)
         if bodies is not None:
@@ -197,7 +198,7 @@ class Packer:
     def checked_batch(
         self, messages: Sequence[Message], texts: list[str], unique_keys: list[str], born_ms: int
     ) -> Packed:
-        """Return :meth:`batch` of messages that were checked.
+        """Return the request that :meth:`batch` returns, for messages that were checked.
 
         ``texts`` are their results of :meth:`batch_text`. Raises MessageIllegal for a batch over
         the limit.
@@ -214,7 +215,7 @@ class Packer:
         unique_keys: list[str],
         born_ms: int,
     ) -> Packed:
-        """Return :meth:`batch` of messages that have nothing but the topic and ``bodies``.
+        """Return the request that :meth:`batch` returns, for messages that have only ``bodies``.
 
         Raises MessageIllegal for a batch over the limit.
         """
@@ -278,8 +279,7 @@ class Packer:
     ) -> Packed:
         """Return a request that stores a consumed message again, in ``retry_topic``.
 
-        The properties that it keeps and its header are those that the Java client sends. Raises
-        MessageIllegal.
+        Properties and header are the same as those of the Java client. Raises MessageIllegal.
         """
         pairs = dict(message.properties)
         for name in (properties.DELAY, properties.REAL_TOPIC, properties.REAL_QID):
@@ -320,7 +320,7 @@ class Packer:
 
 
 class SendStatus(Enum):
-    """Safety with which a message was stored. With every status, the message is stored."""
+    """Safety with which a message was stored. It is stored with every status."""
 
     OK = ResponseCode.SUCCESS.value
     FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT.value
@@ -334,9 +334,9 @@ _STATUS: Final = {status.value: status for status in SendStatus}
 class SendResult(msgspec.Struct, frozen=True, gc=False):
     """Location of a stored message.
 
-    ``message_id`` is its unique key, ``offset_id`` the broker's id of it. ``region`` is the
-    broker's region; it is empty when the broker wants no traces. ``recall_handle`` recalls a
-    message with a delay or delivery time of its own.
+    ``message_id`` is the unique key of the message, ``offset_id`` the id that the broker created.
+    ``region`` is the broker's region, empty if the broker wants no traces. ``recall_handle`` is for
+    Client.recall, set for a message with a delay or delivery time.
     """
 
     status: SendStatus
@@ -354,7 +354,7 @@ def read_results(
 ) -> list[SendResult]:
     """Return one result for each message of a request that was sent to ``queue``.
 
-    Raises BrokerRefused when nothing was stored, CometError for a malformed response.
+    Raises BrokerRefused if nothing was stored, CometError for a malformed response.
     """
     status = _STATUS.get(response.code)
     if status is None:
@@ -385,7 +385,7 @@ def read_results(
             for key, offset_id, offset in zip(keys, offset_ids, offsets, strict=True)
         ]
     if not -_LAST_OFFSET <= header.queue_offset <= _LAST_OFFSET - len(keys):
-        # The compiled core counts with 64 bits.
+        # Checked here because the compiled core counts with 64 bits.
         problem = f"the impossible queue offset {header.queue_offset}"
         raise CometError(f"{address}: bad answer to a batch: {problem}")
     try:
@@ -407,7 +407,7 @@ def _numbers(address: str, text: str, count: int) -> list[int]:
 def _stored_at(response: Response) -> SendMessageResponse:
     ext = response.ext
     try:
-        # The fields that every broker sends; from_ext takes three times as long.
+        # Only the fields that every broker sends, because from_ext takes three times as long.
         return SendMessageResponse(ext["msgId"], int(ext["queueId"]), int(ext["queueOffset"]))
     except (KeyError, ValueError):
         return from_ext(SendMessageResponse, ext)  # raises an error that names the problem

@@ -1,7 +1,8 @@
-"""Values of one type as bodies of messages, and back. Pure.
+"""Encoding of values of one type as bodies of messages, and decoding. No I/O.
 
-:class:`TypedBody` is what a typed topic knows about its bodies. Bodies carry their content type in
-the user property ``content-type``; one without it is taken for the topic's own.
+:class:`TypedBody` encodes and decodes the bodies of a typed topic. The user property
+``content-type`` of a message has the content type of its body. A message without it is decoded as
+the topic's own type.
 """
 
 from __future__ import annotations
@@ -36,39 +37,39 @@ JSON: Final = "application/json"
 MESSAGEPACK: Final = "application/msgpack"
 
 
-#: What encoders raise for values that their format does not have: too large, or too deep.
+#: Errors of encoders for values that their format cannot represent, such as too large or deep ones.
 _UNENCODABLE: Final = (ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
-#: Bounds of a reason: a body of 4 MB may have a million errors, whose text is a hundred MB.
+#: Limits of the reason in an error: a body of 4 MB may have a million errors, with 100 MB of text.
 _ERRORS_MAX: Final = 20
 _REASON_CHARACTERS: Final = 1_000
 
 
 class Serializer(Protocol[T]):
-    """Turns values into bytes and back; ``content_type`` says which bytes these are."""
+    """Converts values to bytes and back; ``content_type`` names the format of the bytes."""
 
     @property
     def content_type(self) -> str:
-        """A media type, such as ``application/json``."""
+        """Media type of the bodies, such as ``application/json``."""
         ...
 
     def encode(self, value: T, /) -> bytes:
-        """Return the body of a value. Raise ValueError or TypeError for none of this type."""
+        """Return the body of a value. Raise ValueError or TypeError if it cannot be encoded."""
         ...
 
     def decode(self, body: bytes, /) -> T:
-        """Return the value of a body. Raise an Exception, best a ValueError, for none."""
+        """Return the value of a body. Raise an Exception, preferably ValueError, if invalid."""
         ...
 
 
 class Place(TypedDict, total=False):
-    """Keywords of a typed send that say where the message goes; as those of Client.send."""
+    """Keywords of a typed send that choose queue and time limit; they are those of Client.send."""
 
     queue: MessageQueue | QueueSelector | None
     timeout_ms: int
 
 
 class Content(TypedDict, total=False):
-    """Keywords of a typed send that belong to the message; as those of Client.send."""
+    """Keywords of a typed send that belong to the message; they are those of Client.send."""
 
     tag: str
     keys: Iterable[Key] | Key
@@ -77,7 +78,7 @@ class Content(TypedDict, total=False):
 
 
 class Delayed(Content, total=False):
-    """Those of a message, and its delay."""
+    """Keywords of Content, and those of the delay."""
 
     delay_level: int
     delay_s: float
@@ -93,9 +94,9 @@ class PromptKeywords(Content, Place, total=False):
 
 
 class Structured(Generic[T]):
-    """JSON or MessagePack of what msgspec knows: its structs, dataclasses, TypedDicts, plain types.
+    """Serializer of the types that msgspec supports, such as structs, dataclasses and TypedDicts.
 
-    Raises SettingsError for a type that it does not know.
+    The bodies are JSON or MessagePack. Raises SettingsError for an unsupported type.
     """
 
     def __init__(self, kind: type[T], content_type: str) -> None:
@@ -122,7 +123,7 @@ class Structured(Generic[T]):
 
 
 class PydanticModel(Generic[T]):
-    """JSON or MessagePack of a pydantic model, by the model's own rules."""
+    """Serializer of a pydantic model by the model's own rules, as JSON or MessagePack."""
 
     def __init__(self, kind: Any, content_type: str) -> None:
         self.content_type = content_type
@@ -143,14 +144,15 @@ class PydanticModel(Generic[T]):
         try:
             return cast("T", self._kind.model_validate(found))
         except ValueError:
-            # A strict model takes texts as times, ids or numbers from JSON only.
+            # A strict model accepts texts as times, ids or numbers only in JSON.
             return cast("T", self._kind.model_validate_json(msgspec.json.encode(found)))
 
 
 def serializer_of(kind: type[T], wanted: Serializer[T] | str) -> Serializer[T]:
-    """Return the serializer ``wanted`` for values of a type; "json" and "msgpack" are names.
+    """Return the serializer for values of a type: ``wanted`` itself, or that named "json" or
+    "msgpack".
 
-    Raises SettingsError for another name and for a type that needs a serializer of its own.
+    Raises SettingsError for another name, and for a type that these do not support.
     """
     if not isinstance(wanted, str):
         _check_serializer(wanted)
@@ -158,13 +160,13 @@ def serializer_of(kind: type[T], wanted: Serializer[T] | str) -> Serializer[T]:
     known = {"json": JSON, "msgpack": MESSAGEPACK}
     if wanted not in known:
         raise SettingsError("serializer", f"{wanted!r} is neither json, msgpack nor a Serializer")
-    # A model has these; asking for them does not import pydantic.
+    # Recognise a pydantic model by its methods, without importing pydantic.
     is_model = hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump_json")
     return (PydanticModel if is_model else Structured)(kind, known[wanted])
 
 
 def _check_serializer(given: object) -> None:
-    """Raise SettingsError for what lacks a part of a Serializer."""
+    """Raise SettingsError for an object that lacks a part of a Serializer."""
     for name in ("encode", "decode"):
         if not callable(getattr(given, name, None)):
             raise SettingsError("serializer", f"{given!r} has no function {name}")
@@ -175,7 +177,7 @@ def _check_serializer(given: object) -> None:
 class TypedBody(Generic[T]):
     """Encodes and decodes the bodies of one topic.
 
-    ``keys`` and ``order_key`` are functions of a value, for sends that do not name them.
+    ``keys`` and ``order_key`` are functions of a value, for sends that do not pass these arguments.
     """
 
     def __init__(
@@ -194,13 +196,13 @@ class TypedBody(Generic[T]):
         self._serializer = serializer_of(kind, serializer)
         self._keys = keys
         self._order_key = order_key
-        # Values of generic types and of TypedDicts have another class.
+        # Values of generic types and TypedDicts are not instances of them, so they are not checked.
         found: object = kind
         is_class = isinstance(found, type) and not hasattr(found, "__total__")
         self._class: type | None = kind if is_class else None
 
     def reply(self, kind: type[R]) -> TypedBody[R]:
-        """Return the body of replies of a type: JSON, unless these bodies are MessagePack."""
+        """Return a TypedBody for replies: MessagePack if this one is msgpack, otherwise JSON."""
         return TypedBody(kind, "msgpack" if self._wanted == "msgpack" else "json")
 
     def encode(self, value: T) -> bytes:
@@ -213,7 +215,7 @@ class TypedBody(Generic[T]):
             raise WrongArgument("value", f"cannot be encoded: {error}") from error
 
     def filled(self, value: T, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keywords of a send with the content type, the keys and the order key."""
+        """Return ``given``, the keywords of a send, with content type, keys and order key."""
         own = given.get("properties") or {}
         check_properties(own)
         properties = {
@@ -229,9 +231,9 @@ class TypedBody(Generic[T]):
         return keywords
 
     def shared_order_key(self, values: Sequence[T], given: Mapping[str, Any]) -> Key | None:
-        """Return the order key of a batch: the given one, or that of all its values.
+        """Return the order key of a batch: that in ``given``, or the common one of all values.
 
-        Raises WrongArgument for values with different ones.
+        Raises WrongArgument if values have different order keys.
         """
         if self._order_key is None or "order_key" in given:
             key: Key | None = given.get("order_key")
@@ -258,7 +260,7 @@ class TypedBody(Generic[T]):
             return self._serializer.decode(message.body)
         except Exception as error:  # parsers of foreign bytes raise more than ValueError
             reason, is_whole = _reason_of(error)
-            # The log shows the cause of an error, too.
+            # Only a short cause: the log shows the text of a cause, too.
             cause = error if is_whole else None
             raise _undecodable(message, f"its body is not {wanted}: {reason}") from cause
 
@@ -268,7 +270,7 @@ def _media_type(text: str) -> str:
 
 
 def _reason_of(error: Exception) -> tuple[str, bool]:
-    """Return the text of an error, bounded, and whether that is all of it."""
+    """Return the text of an error, limited in length, and whether it is complete."""
     count = getattr(error, "error_count", None)  # pydantic's
     if callable(count) and count() > _ERRORS_MAX:
         return f"it has {count()} errors", False

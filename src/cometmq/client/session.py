@@ -1,8 +1,8 @@
 """State shared by all producers and consumers of one client: connections, routes, heartbeats, id.
 
 Heartbeats inform brokers of the client's groups. They are sent every 30 s, and at once when a group
-is joined or a new broker appears. Routes are polled every 30 s; known routes stay in use while no
-name server responds.
+is joined or a route contains a new broker. Routes are polled every 30 s; known routes stay in use
+while no name server responds.
 """
 
 from __future__ import annotations
@@ -55,10 +55,9 @@ log = logging.getLogger(__name__)
 
 
 def own_ip(name_server: str) -> str:
-    """Return this machine's address on the route to a name server. No packet is sent.
+    """Return this machine's IP address on the way to a name server. No packet is sent.
 
-    For a name server given by host name it is the address on the default route, because resolving
-    the name would block.
+    For a host name it is the address on the default route, because resolving the name would block.
     """
     host, _ = split_address(name_server)
     try:
@@ -73,6 +72,7 @@ def own_ip(name_server: str) -> str:
         return "127.0.0.1"
 
 
+#: Time for which a failed address is avoided.
 AVOID_MS: Final = 10_000
 
 
@@ -87,15 +87,14 @@ class Replicas:
         self._refreshing: set[str] = set()
 
     def to_pull_from(self, broker_name: str, suggested_id: int) -> tuple[int, str] | None:
-        """Return the broker id and address for a pull; None when no known route names the
-        broker.
-        """
+        """Return the broker id and address for a pull; None if no known route has the broker."""
         return pull_address(self._reachable(broker_name), suggested_id)
 
     async def any_of(self, queue: MessageQueue) -> str:
         """Return the address to query about a queue. Raises RouteNotFound or NotConnected.
 
-        It is the queue's master while that can be reached, otherwise another broker of its name.
+        It is that of the queue's master, or of another broker of its name while the master is
+        avoided.
         """
         found = self.to_pull_from(queue.broker_name, MASTER_ID)
         return found[1] if found is not None else await self._session.master_of(queue)
@@ -111,8 +110,8 @@ class Replicas:
     ) -> tuple[str, Response]:
         """Send a request to a broker that has a queue; return its address and its response.
 
-        The response has the code SUCCESS or ``expected``. A broker that cannot be reached is
-        skipped; the call fails when the same one fails again or no other is left. Raises
+        The response has the code SUCCESS or ``expected``. If a broker cannot be reached, another
+        one is tried; the call fails if the same one fails again or no other is left. Raises
         RouteNotFound, NotConnected, RequestTimedOut, and BrokerRefused for any other code.
         """
         failed: set[str] = set()
@@ -182,9 +181,9 @@ class Member(Protocol):
 
 
 class Session:
-    """Session of one client. Open it with :meth:`start`, or use it as an async context manager.
+    """Session of one client. Call :meth:`start`, or use it as an async context manager.
 
-    ``config`` names the name servers; tests pass a ``clock`` of their own.
+    Tests pass a virtual ``clock``.
     """
 
     def __init__(self, config: ClientConfig, *, clock: Clock | None = None) -> None:
@@ -216,7 +215,7 @@ class Session:
         self._default_due_ms = 0
         self._heartbeat_wanted = asyncio.Event()
         self._greeted: set[str] = set()
-        #: The last heartbeat of each broker that refused it.
+        #: Errors of brokers that refused the last heartbeat, by address.
         self.refused_heartbeats: dict[str, BrokerRefused] = {}
         self._started = False
         #: True once all tasks and connections have ended.
@@ -242,14 +241,14 @@ class Session:
     async def close(self, *, unregister: bool = True) -> None:
         """Unregister this client from the brokers, then close every connection.
 
-        Even if it is cancelled, all tasks and connections are told to end.
+        If the call is cancelled, tasks and connections are closed nevertheless.
         """
         try:
             if unregister:
                 await self._leave_all()
         finally:
             try:
-                # Heartbeats end first: one that met closed connections would be logged as failed.
+                # Before the connections: a heartbeat on a closed one would be logged as failed.
                 await self.tasks.close()
             finally:
                 await self.remoting.close()
@@ -279,23 +278,23 @@ class Session:
         return known.publish
 
     def known_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return :meth:`publish_queues` from the known routes; empty if the route must be
-        fetched.
+        """Return the result of :meth:`publish_queues` from the known routes.
+
+        Return an empty tuple if the route must be fetched.
         """
         known = self._routes.get(topic, self.clock.monotonic_ms())
         return () if known is None else known.publish
 
     def publish_route(self, topic: str, now_ms: int) -> tuple[tuple[MessageQueue, ...], Brokers]:
-        """Return :meth:`known_publish_queues` and the addresses of all known brokers.
+        """Return the result of :meth:`known_publish_queues`, and the addresses of known brokers.
 
-        As long as neither changes, the same objects are returned, so callers may compare
-        identities.
+        A changed value is another object, so callers may compare identities.
         """
         known = self._routes.get(topic, now_ms)
         return () if known is None else known.publish, self._routes.brokers
 
     async def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues of ``topic`` that may be read, in order. Raises RouteNotFound."""
+        """Return the queues of ``topic`` that may be read, sorted. Raises RouteNotFound."""
         known = self._routes.get(topic, self.clock.monotonic_ms())
         if known is None or known.guessed:
             known = await self._learn(topic, for_sending=False)
@@ -336,7 +335,7 @@ class Session:
             self._put(topic, result)
             return
         log.debug("route_refresh_failed topic=%s error=%s", topic, result)
-        # The first heartbeat of a group creates its retry topic.
+        # A retry topic may be missing until the first heartbeat of its group creates it.
         if not (isinstance(result, RouteNotFound) and topic.startswith(RETRY_PREFIX)):
             self.outages.failed(result, topic)
         if isinstance(result, RouteNotFound):
@@ -371,7 +370,7 @@ class Session:
         )
         known, changed = self._routes.put(topic, route, self.clock.monotonic_ms(), guessed=guessed)
         if changed:
-            # Send a heartbeat to brokers that the route names for the first time.
+            # Send heartbeats if the route contains brokers that have had none.
             if not self._greeted.issuperset(self._addresses()):
                 self._heartbeat_wanted.set()
             for member in list(self.members.values()):
@@ -397,10 +396,7 @@ class Session:
             self._heartbeat_wanted.set()
 
     async def introduce(self, group: str) -> None:
-        """Announce ``group`` as a producer group to every known broker that can be reached.
-
-        The heartbeats are sent before this returns.
-        """
+        """Announce a producer group to all known brokers, unless that was done; wait for it."""
         self.add_producer(group)
         if group not in self._introduced or not self._greeted.issuperset(self._addresses()):
             await self.heartbeat()
@@ -413,7 +409,7 @@ class Session:
     async def add_member(self, member: Member) -> None:
         """Join a consumer group and announce it to the brokers before returning.
 
-        Raises AlreadyInUse when this client already has a member of the group.
+        Raises AlreadyInUse if this client already has a member of the group.
         """
         if member.group in self.members:
             raise AlreadyInUse(
@@ -433,7 +429,7 @@ class Session:
             )
 
     def heartbeat_soon(self) -> None:
-        """Send a heartbeat at once, because a broker lacks what heartbeats contain."""
+        """Send heartbeats at once, because a broker lacks the current subscription."""
         self._heartbeat_wanted.set()
 
     async def heartbeat(self) -> None:
@@ -493,9 +489,7 @@ class Session:
             log.info("unregister_failed address=%s error=%s", address, error)
 
     def _addresses(self) -> list[str]:
-        """Return the brokers to send heartbeats to: all of them for a consumer, otherwise the
-        masters.
-        """
+        """Return the addresses that get heartbeats: only masters, or all if there are consumers."""
         brokers = self._routes.brokers.values()
         if self.members:
             return sorted({address for ids in brokers for address in ids.values()})

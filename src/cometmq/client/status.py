@@ -1,7 +1,7 @@
-"""What a client knows about itself: connections, subscriptions, and what is unavailable. Values.
+"""Status of a client: connections, subscriptions, and unavailable servers and topics.
 
-Everything is read from memory at one moment, without a request. Lag comes from what brokers said
-with the last pull of each queue.
+It is read from memory, without a request. Lag is computed from the response to the last pull of
+each queue.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cometmq.message.model import MessageQueue
 
-#: Stands for an offset that is not known yet.
+#: An offset that is not known yet.
 UNKNOWN = -1
 
 
@@ -28,8 +28,9 @@ class LinkStatus:
 class QueueProgress:
     """A queue that a subscription reads.
 
-    ``committed`` is the offset below which all messages are settled, ``position`` that of the next
-    pull, ``end`` the end of the queue at the last pull (-1 before the first).
+    ``committed`` is the offset before which all messages are settled, ``position`` that of the next
+    pull, ``end`` the end of the queue at the last pull (-1 before the first). ``waiting`` messages
+    were pulled and not delivered, ``processing`` ones are delivered and not settled.
     """
 
     queue: MessageQueue
@@ -47,10 +48,10 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatus:
-    """A subscription, or a pull consumer. ``queues`` has those of its retry topic too.
+    """A subscription or a pull consumer. ``queues`` includes those of its retry topic.
 
-    ``refused`` is the error that ended it, "" while it may read. A pull consumer with queues that
-    were assigned to it has no topics.
+    ``refused`` is the error that ended it, "" while it may read. ``topics`` is empty for a pull
+    consumer with manually assigned queues.
     """
 
     group: str
@@ -60,10 +61,10 @@ class SubscriptionStatus:
 
     @property
     def lag(self) -> int | None:
-        """Sum over its queues; None if none was answered yet.
+        """Sum of the lags of its queues; None before the first response to a pull.
 
-        A queue whose first pull has no answer yet counts as 0: a broker with messages answers at
-        once.
+        A queue without a response to its first pull counts as 0, because a broker that has messages
+        responds at once.
         """
         known = [queue.lag for queue in self.queues if queue.lag is not None]
         return sum(known) if known else None
@@ -82,7 +83,10 @@ class SubscriptionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """A server (``topic`` is ""), a topic (``address`` is ""), or a topic on a server."""
+    """Outage of a server (``topic`` is ""), a topic (``address`` is ""), or a topic on a server.
+
+    ``seconds`` is its duration, ``failures`` the number of failed requests.
+    """
 
     topic: str
     address: str
@@ -97,7 +101,7 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """The state of a client at one moment; ``str()`` of it is for people."""
+    """State of a client; ``str()`` returns a text for people."""
 
     client_id: str
     name_servers: tuple[str, ...]
@@ -108,9 +112,9 @@ class ClientStatus:
 
     @property
     def problem(self) -> str:
-        """The first reason why this client does not work as it should; "" for none.
+        """First reason why this client does not work fully; "" if there is none.
 
-        A check of readiness fails with it: something is unavailable, or a subscription has ended.
+        It is an outage, or an error that ended a subscription. Use it in a readiness check.
         """
         for each in self.unavailable:
             return str(each)
@@ -118,7 +122,7 @@ class ClientStatus:
 
     @property
     def consumers(self) -> tuple[SubscriptionStatus, ...]:
-        """The subscriptions and the pull consumers."""
+        """Subscriptions and pull consumers."""
         return self.subscriptions + self.pull_consumers
 
     def __str__(self) -> str:

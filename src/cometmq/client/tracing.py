@@ -1,8 +1,8 @@
 """Message traces: producer, consumer, time and result of each message, sent to the trace topic.
 
 The hooks only queue records; a task packs them into messages and sends them every half second. At
-most MAX_WAITING records are queued: further ones are dropped and counted. A trace that cannot be
-sent is dropped and logged, so that tracing neither fails nor delays the traced work (upstream:
+most MAX_WAITING records are queued; further ones are dropped and counted. A trace that cannot be
+sent is dropped and logged. So tracing cannot fail or delay the traced work (upstream:
 AsyncTraceDispatcher.java, client/trace/hook/*.java).
 """
 
@@ -57,7 +57,7 @@ class ConsumeEnd(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """Text of one record, and the keys that index it."""
+    """Text of one record, and the index keys of its trace message."""
 
     text: str
     keys: tuple[str, ...]
@@ -65,8 +65,9 @@ class TraceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Send that a broker at ``address`` stored; ``succeeded`` if it was stored as safely as
-    demanded.
+    """Message that the broker at ``address`` stored.
+
+    ``succeeded`` is True if it was stored as safely as the broker's settings require.
     """
 
     message_id: str
@@ -96,7 +97,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Consuming:
-    """Start of processing a message; ``request_id`` joins it with its end."""
+    """Start of processing a message; ``request_id`` is the same in the record of its end."""
 
     message_id: str
     group: str
@@ -144,7 +145,7 @@ class TransactionEnded:
     """End of a transaction, as reported by its producer.
 
     ``committed`` is True for committed, False for rolled back, None for not known. ``checked`` is
-    set when the broker had asked.
+    True if the broker asked for the outcome.
     """
 
     message_id: str
@@ -187,14 +188,14 @@ def _field(value: str | int | bool) -> str:
     return value.replace(_FIELD, " ").replace(_RECORD, " ") or _UNKNOWN
 
 
-#: Records that are read of one trace message; its body is at most as large as any message.
+#: Maximum number of records that are read from one trace message.
 MAX_RECORDS: Final = 100_000
 
 
 def decode_traces(body: bytes) -> list[Trace]:
-    """Return the records of a trace message, as clients of any language and version write them.
+    """Return the records of a trace message of a client of any language and version.
 
-    Records of unknown kinds and broken ones are left out (upstream: TraceDataEncoder.java).
+    Unknown and malformed records are skipped (upstream: TraceDataEncoder.java).
     """
     found: list[Trace] = []
     for text in body.decode("utf-8", "replace").split(_RECORD, MAX_RECORDS)[:MAX_RECORDS]:
@@ -210,7 +211,7 @@ def decode_traces(body: bytes) -> list[Trace]:
 
 
 def _read_sent(fields: list[str]) -> Sent:
-    """Read a Pub record; releases before 4.4 write no offset id, later ones append a client."""
+    """Read a Pub record: before 4.4 without an offset id, in later releases with a client."""
     offset_id, succeeded = ("", fields[12]) if len(fields) == 13 else (fields[12], fields[13])
     ordinal = int(fields[11])
     kinds = MessageKind.__members__.values()
@@ -229,7 +230,7 @@ def _read_consuming(fields: list[str]) -> Consuming:
 
 
 def _read_consumed(fields: list[str]) -> Consumed:
-    """Read a SubAfter record; older releases write neither the result nor time and group."""
+    """Read a SubAfter record. Older releases write no result, time and group."""
     end = ConsumeEnd.SUCCESS if fields[4] == "true" else ConsumeEnd.FAILED
     if len(fields) > 6 and fields[6].isdecimal() and int(fields[6]) < len(ConsumeEnd):
         end = ConsumeEnd(int(fields[6]))
@@ -257,7 +258,7 @@ _READERS: Final[dict[str, Callable[[list[str]], Trace]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TraceMessage:
-    """Message of the trace topic: several records, and the keys that index it."""
+    """Message of the trace topic: several records, and its index keys."""
 
     body: bytes
     keys: tuple[str, ...]
@@ -302,7 +303,7 @@ _GROUP: Final = "_INNER_TRACE_PRODUCER"
 _PERIOD_MS: Final = 500
 _SEND_TIMEOUT_MS: Final = 5_000
 _MAX_BODY_BYTES: Final = 118_000
-#: Keys are a property, and all properties together may have 32 767 bytes.
+#: Limit of the keys, which are a property; all properties together may have 32 767 bytes.
 _MAX_KEYS_BYTES: Final = 24_000
 #: Region name of brokers without a configured region.
 _DEFAULT_REGION: Final = "DefaultRegion"
@@ -329,7 +330,7 @@ class Tracer:
         self.on_consume = ConsumeTrace(self)
 
     def note(self, trace: Trace) -> None:
-        """Queue a record to be sent soon. Never raises."""
+        """Queue a record to be sent soon; drop it if MAX_WAITING are queued. Never raises."""
         if len(self._waiting) >= MAX_WAITING:
             if not self.dropped:
                 log.warning(
@@ -342,7 +343,7 @@ class Tracer:
             self._sending = self._session.tasks.spawn(self._send_soon(), name="traces")
 
     def is_trace(self, topic: str) -> bool:
-        """Return whether a topic holds traces, which are not traced themselves."""
+        """Return whether a topic holds traces. Traces are not traced themselves."""
         return topic.startswith(self.topic)
 
     def next_id(self) -> str:
@@ -365,7 +366,7 @@ class Tracer:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Send the queued records, as far as that takes at most CLOSE_TIMEOUT_MS."""
+        """Send the queued records, for at most CLOSE_TIMEOUT_MS."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
                 self._hurry.set()

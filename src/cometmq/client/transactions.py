@@ -1,11 +1,11 @@
-"""Transactional messages: stored first, visible to consumers after the sender's work succeeded.
+"""Transactional messages: stored first, and visible to consumers once the sender's work succeeded.
 
     send the half message -> run the block -> commit or roll back
                                            -> neither arrives: the broker asks the group's checker
 
-The block runs only if the half message was stored as safely as the broker's policy demands
-(upstream: DefaultMQProducerImpl.sendMessageInTransaction). Commit and rollback are one-way
-requests; if one is lost, the broker asks the checker.
+The block runs only if the half message was stored as safely as the broker's flush and replication
+settings require (upstream: DefaultMQProducerImpl.sendMessageInTransaction). Commit and rollback are
+one-way requests; if one is lost, the broker asks the checker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Returns the state of a half message's transaction: True for committed, False for rolled back,
-#: None when it is not known yet, so that the broker asks again.
+#: None if it is not known yet. After None the broker asks again.
 Checker = Callable[[MessageView], Awaitable[bool | None]]
 
 _END_OF: Final = {
@@ -56,9 +56,9 @@ _END_OF: Final = {
 
 
 class Transaction:
-    """Transactional message around a block of the sender's work.
+    """Transactional message around a block with the sender's work.
 
-    Entering sends the half message; leaving commits, or rolls back if the block raised.
+    Entering the block sends the half message. Leaving it commits, or rolls back if it raised.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Transaction:
 
     @property
     def message_id(self) -> str:
-        """Unique key of the message, by which a checker can find the work of the block."""
+        """Unique key of the message, by which a checker can look up the outcome of the block."""
         return self.result.message_id
 
     def leave_open(self) -> None:
@@ -101,16 +101,15 @@ class Transaction:
     async def __aenter__(self) -> Transaction:
         """Send the half message.
 
-        Raises as Producer.send, and BrokerRefused when the message is stored less safely than the
-        broker's policy demands; it is then rolled back.
+        Raises the errors of Producer.send, and BrokerRefused if the message is stored less safely
+        than the broker's settings require; it is then rolled back.
         """
         if self._message.is_delayed:
             raise MessageIllegal(
                 "a transactional message cannot be delayed: it is delivered at its commit"
             )
         if self._message.born_ms:
-            # Brokers measure from the birth time when to check a half message and when to give it
-            # up.
+            # Brokers compute from the birth time when to check a half message and when to drop it.
             raise MessageIllegal(
                 "a transactional message gets its born time at the send: leave born_ms at 0"
             )
@@ -181,7 +180,7 @@ class CheckerTable:
     def add(self, group: str, checker: Checker) -> None:
         """Register the checker of a producer group (its broker name).
 
-        Raises AlreadyInUse when the group has one.
+        Raises AlreadyInUse if the group already has one.
         """
         if group in self._checkers:
             raise AlreadyInUse("transaction checker", group, "it has one for all its transactions")

@@ -1,6 +1,6 @@
 """Typed topics of the asyncio client: values are sent, and received messages have a ``value``.
 
-What becomes of a message that cannot be decoded is decided here (:meth:`Undecodable.settle`).
+:meth:`Undecodable.settle` settles messages that cannot be decoded.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 S_co = TypeVar("S_co", covariant=True)
 
-#: What becomes of a message that cannot be decoded. A function takes it and the reason: if it
-#: returns, the message is acknowledged, and if it raises, the message is retried.
+#: Treatment of a message that cannot be decoded. A function gets the message and the error. If it
+#: returns, the message is acknowledged; if it raises, the message is retried.
 OnUndecodable = (
     Literal["retry", "dead_letter"]
     | Callable[["ReceivedMessage", UndecodableMessage], Awaitable[Any] | None]
@@ -84,7 +84,7 @@ class Settled(Protocol[S_co]):
     """A received message of either client."""
 
     def retry(self, delay_level: int = 0, *, pause_ms: int = 0) -> S_co:
-        """Have it delivered again; a negative level makes it a dead letter."""
+        """Have the message delivered again; a negative level makes it a dead letter."""
         ...
 
 
@@ -103,9 +103,9 @@ class Undecodable:
         self.count = 0
 
     def settle(self, message: Settled[Any], error: UndecodableMessage) -> Awaitable[Any] | None:
-        """Decide about a message inside the block that processes it.
+        """Settle a message inside the block that processes it.
 
-        Returns what to wait for. Raises ``error`` if the message is to be retried.
+        Returns an awaitable to wait for, or None. Raises ``error`` to have the message retried.
         """
         self.count += 1
         if callable(self._action):
@@ -167,8 +167,8 @@ class TypedSubscription(Generic[T]):
     async def run(self, handler: TypedHandler[T], *, reraise: bool = False) -> None:
         """Call ``handler`` with every message that can be decoded; see Subscription.run.
 
-        ``reraise`` is about the exceptions of messages that are retried because they cannot be
-        decoded, too.
+        ``reraise`` also applies to the errors of messages that are retried because they cannot be
+        decoded.
         """
         check_function("handler", handler)
         decode, undecodable = self._body.decode, self._undecodable
@@ -188,7 +188,7 @@ class TypedSubscription(Generic[T]):
 
 
 class TopicClient(Protocol):
-    """The calls of Client that a typed topic needs; keywords are those of Client."""
+    """Methods of Client that a typed topic needs, with the same keywords."""
 
     async def send(self, *args: Any, **keywords: Any) -> SendResult:
         """Send a body."""
@@ -220,7 +220,7 @@ class TopicClient(Protocol):
 
 
 class TypedTopic(Generic[T]):
-    """A topic whose messages are values of one type; made by :meth:`Client.topic`."""
+    """A topic whose messages are values of one type, created by :meth:`Client.topic`."""
 
     def __init__(self, client: TopicClient, name: str, body: TypedBody[T]) -> None:
         check_topic_type(name)
@@ -233,13 +233,13 @@ class TypedTopic(Generic[T]):
         return f"<TypedTopic {self.name!r} of {getattr(kind, '__name__', kind)}>"
 
     def decode(self, message: MessageView) -> T:
-        """Return the value of a message that was read by other means. Raises UndecodableMessage."""
+        """Return the value of a message, for example from a Puller. Raises UndecodableMessage."""
         return self._body.decode(message)
 
     def message(self, value: T, **keywords: Unpack[Delayed]) -> Message:
         """Return a value as a message, for ``send_batch`` and ``send_many`` of the client.
 
-        Its order key is not part of it: pass that to the send. Raises WrongArgument.
+        The message does not contain the order key: pass that to the send. Raises WrongArgument.
         """
         return typed_message(self.name, self._body, value, keywords)
 
@@ -261,8 +261,8 @@ class TypedTopic(Generic[T]):
     ) -> list[SendResult]:
         """Send values in one request: all are stored, or none; see Client.send_batch.
 
-        A batch goes to one queue. Raises WrongArgument if the topic's ``order_key`` has different
-        ones for the values and no ``order_key`` is given.
+        A batch goes to one queue. Raises WrongArgument if no ``order_key`` is passed and the
+        topic's ``order_key`` function returns different keys for the values.
         """
         given = list(values)
         order_key = self._body.shared_order_key(given, keywords)
@@ -281,8 +281,8 @@ class TypedTopic(Generic[T]):
     async def request(self, value: T, reply: type[R], **keywords: Unpack[PromptKeywords]) -> R:
         """Send a value and return the reply, a value of type ``reply``; see Client.request.
 
-        The reply is encoded as this topic's serializer does if that is json or msgpack, else as
-        JSON. Raises UndecodableMessage, too.
+        The reply is MessagePack if the topic's serializer is msgpack, otherwise JSON. Raises
+        UndecodableMessage, too.
         """
         body = self._body.encode(value)
         answer = await self._client.request(self.name, body, **self._body.filled(value, keywords))
@@ -291,9 +291,10 @@ class TypedTopic(Generic[T]):
     def replier(
         self, reply: type[R], *, group: str, concurrency: int = 8, start: Start = "last"
     ) -> Callable[[Callable[[T], Awaitable[R | None]]], Callable[[T], Awaitable[R | None]]]:
-        """Return a decorator: a function of a value that returns the reply, or None for none.
+        """Return a decorator for a function that takes a value and returns the reply.
 
-        A request that cannot be decoded is retried. See Client.replier.
+        The function returns None for no reply. A request that cannot be decoded is retried. See
+        Client.replier.
         """
         register = self._client.replier(
             self.name, group=group, concurrency=concurrency, start=start
@@ -327,8 +328,8 @@ class TypedTopic(Generic[T]):
     ) -> TypedSubscription[T]:
         """Consume values as a member of ``group``; other keywords are those of Client.subscribe.
 
-        ``on_undecodable`` says what becomes of a message that is no value of this topic: "retry" as
-        if its processing had failed (with ``ordered`` it holds up its queue), "dead_letter" at
+        ``on_undecodable`` is the treatment of a message that is not a value of this topic: "retry",
+        as if its processing had failed (with ``ordered`` it blocks its queue), "dead_letter" at
         once, or a function of the message and the error. Raises SettingsError and MessageIllegal
         for invalid options.
         """

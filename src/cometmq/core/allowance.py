@@ -1,10 +1,13 @@
-"""Token bucket: how much is allowed at once, and how much a second after that."""
+"""Token bucket: limits an amount at once, and the rate per second after that."""
 
 from __future__ import annotations
 
 
 class Allowance:
-    """An initial amount, refilled by an amount a second. It reads no clock."""
+    """Token bucket of ``at_once`` tokens, refilled by ``per_second``. It starts full.
+
+    It reads no clock: callers pass monotonic time.
+    """
 
     __slots__ = ("_at_once", "_left", "_per_second", "_since_ms")
 
@@ -15,7 +18,7 @@ class Allowance:
         self._since_ms = now_ms
 
     def take(self, amount: float, now_ms: int) -> bool:
-        """Take ``amount`` if it is allowed at ``now_ms``; return whether it was."""
+        """Take ``amount`` if that much is left at ``now_ms``; return whether it was taken."""
         self._left = self.left(now_ms)
         self._since_ms = now_ms
         if self._left < amount:
@@ -24,6 +27,6 @@ class Allowance:
         return True
 
     def left(self, now_ms: int) -> float:
-        """Return how much is allowed at ``now_ms``."""
+        """Return the amount that is left at ``now_ms``."""
         passed_ms = max(0, now_ms - self._since_ms)
         return min(self._at_once, self._left + passed_ms * self._per_second / 1000)

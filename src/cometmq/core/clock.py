@@ -28,7 +28,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_ms(self) -> int:
-        """Return the milliseconds since some fixed moment; never decreases."""
+        """Return the milliseconds since some fixed moment. The value never decreases."""
         ...
 
     def monotonic_ns(self) -> int:
@@ -51,7 +51,7 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
 
-    #: Bound directly, without a call between, because a server reads it for each request.
+    #: Bound directly, to save a Python call: a server reads the time for each request.
     monotonic_ns = staticmethod(time.monotonic_ns)
     wall_ns = staticmethod(time.time_ns)
 
@@ -107,7 +107,8 @@ class VirtualClock:
 class Slices:
     """Divides long work: call :meth:`pause` between pieces to keep each turn of the loop short.
 
-    Without ``rest_ms`` other work gets one turn at a time. With it, it gets at least that long.
+    After each slice of SLICE_NS, other work gets one turn of the loop, or at least ``rest_ms`` if
+    that is set.
     """
 
     __slots__ = ("_clock", "_rest_ms", "_started_ns")
@@ -118,14 +119,14 @@ class Slices:
         self._started_ns = clock.monotonic_ns()
 
     async def pause(self) -> None:
-        """Yield to the event loop if this turn has lasted long enough, for ``rest_ms``."""
+        """Yield to the event loop for ``rest_ms`` if this turn has lasted longer than SLICE_NS."""
         if self._clock.monotonic_ns() - self._started_ns > SLICE_NS:
             await self._clock.sleep_ms(self._rest_ms)
             self._started_ns = self._clock.monotonic_ns()
 
 
 async def join_in_slices(pieces: Iterable[bytes], clock: Clock) -> bytes:
-    """Join all pieces; each is built in one turn of the loop, and long work takes several turns."""
+    """Join all pieces, and yield to the event loop between pieces when a turn gets long."""
     slices = Slices(clock)
     made: list[bytes] = []
     for piece in pieces:

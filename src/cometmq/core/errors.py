@@ -15,6 +15,7 @@
     │   ├── NoStore                   a directory holds no store
     │   └── MessageIllegal            the message itself cannot be stored
     │       └── WrongArgument         an argument of a call has a wrong type (also a TypeError)
+    ├── UndecodableMessage            a body is no value of its typed topic (also a ValueError)
     ├── NotOpen                       an object is used before it is open (also a RuntimeError)
     └── ClientError                   a call to a remote side did not succeed
         ├── AlreadyInUse              this client has a member of the group (also a ValueError)
@@ -36,7 +37,8 @@ from typing import Final, TypeVar
 
 E = TypeVar("E", bound=Exception)
 
-#: What clients do most, by request code. Plain numbers, because core imports nothing above it.
+#: Words for the most common requests, by request code. The codes are plain numbers, because core
+#: imports nothing above it.
 _OPERATIONS: Final = {
     10: "a send",
     11: "a pull",
@@ -64,7 +66,7 @@ _OPERATIONS: Final = {
 
 
 def operation_name(request_code: int) -> str:
-    """Return what a request does: in words for common ones, otherwise its name or number."""
+    """Return words for a common request; for others, the name or number of the code."""
     known = _OPERATIONS.get(request_code)
     if known is not None:
         return known
@@ -75,15 +77,15 @@ def operation_name(request_code: int) -> str:
 class CometError(Exception):
     """Root of all errors of this package.
 
-    ``code`` is the response code for a peer when this crosses the wire.
+    ``code`` is the response code if the error is sent to a peer.
     """
 
     code: int = 1  # ResponseCode.SYSTEM_ERROR; a plain int, because core imports nothing above it
 
     @property
     def remark(self) -> str:
-        """The sentence for a peer. Text that UTF-8 cannot encode, as in odd file names, is
-        escaped."""
+        """The error's sentence for a peer. Characters that UTF-8 cannot encode, such as those of
+        some file names, are escaped."""
         return str(self).encode("utf-8", "backslashreplace").decode()
 
 
@@ -149,10 +151,10 @@ class StoreError(CometError):
 
 
 def fresh_copy(error: E) -> E:
-    """Return a copy of an error that is raised several times, without its traceback.
+    """Return a copy of an error without its traceback, to raise for one of several callers.
 
-    One error would collect tracebacks with the frames of all raises, which keep their requests
-    alive.
+    If one object were raised for all of them, its traceback would grow by the frames of each raise,
+    and these frames would keep the callers' requests alive.
     """
     copy = type(error).__new__(type(error), *error.args)
     copy.__dict__.update(error.__dict__)
@@ -272,7 +274,7 @@ class NotConnected(ClientError):
 class RequestTimedOut(ClientError):
     """``address`` did not answer request ``request_code`` within ``timeout_ms``.
 
-    ``text`` replaces the sentence.
+    ``text`` replaces the generated sentence.
     """
 
     def __init__(self, address: str, request_code: int, timeout_ms: int, *, text: str = "") -> None:
@@ -304,7 +306,8 @@ class NotFound(ClientError):
 
 #: Words in the remarks of servers with access control (upstream: PlainPermissionManager.java).
 _OF_ACCOUNTS = ("AclException", "accessKey", "No acl config", "No default permission")
-#: Code of a change of accounts that was refused; its remark is about the new account.
+#: Response code for a refused change of an account. The remark is about the account that was to be
+#: changed, not about the caller's.
 _ACCOUNT_NOT_CHANGED = 209
 _NO_PERMISSION = 16
 
@@ -312,7 +315,7 @@ _NO_PERMISSION = 16
 class BrokerRefused(ClientError):
     """The remote side answered with an error ``code`` and the reason in ``broker_remark``.
 
-    ``text`` replaces the sentence.
+    ``text`` replaces the generated sentence.
     """
 
     def __init__(
@@ -337,6 +340,6 @@ class BrokerRefused(ClientError):
 
     @property
     def is_about_account(self) -> bool:
-        """True if the caller's account lacks the permission, not if something is closed to all."""
+        """True if access control refused the caller's account, not if everybody is refused."""
         about_caller = self.code != _ACCOUNT_NOT_CHANGED
         return about_caller and any(word in self.broker_remark for word in _OF_ACCOUNTS)

@@ -1,4 +1,4 @@
-"""Counts of values by range, for metrics: they only grow."""
+"""Histogram for metrics: counts of values by range, which only grow."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Sequence
 
 
 class Histogram:
-    """Counts of values by bucket. ``bounds`` are the upper ends, inclusive; the last bucket has
-    none. ``total`` is the sum of all values."""
+    """Counts of values by bucket.
+
+    ``bounds`` are the inclusive upper ends of the buckets; one more bucket counts larger values.
+    ``total`` is the sum of all values.
+    """
 
     __slots__ = ("bounds", "counts", "total")
 

@@ -1,10 +1,10 @@
-"""Keys of RocketMQ's property files that have no field here: what each does in the Java servers,
-and why it does nothing here (upstream: BrokerConfig.java, MessageStoreConfig.java,
+"""Keys of RocketMQ's property files for which CometMQ has no setting: the meaning of each in the
+Java servers, and why it has no effect here (upstream: BrokerConfig.java, MessageStoreConfig.java,
 NettyServerConfig.java, NettyClientConfig.java, NamesrvConfig.java of 4.9.7).
 
-A key without effect is accepted, and all of a file are named in one notice. A few values request
-something that CometMQ does not have, and ignoring them would change what is stored or served. Those
-are errors that say what to do.
+Keys without effect are accepted, and one notice names them. A few keys have values that request
+something CometMQ does not have. To ignore such a value would change what is stored or served, so it
+is an error that says what to do.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class JavaKey:
     accepted: tuple[str, ...] = ()
 
     def accepts(self, value: str) -> bool:
-        """Return whether the value may be ignored."""
+        """Return whether the value may be ignored; case does not matter."""
         return not self.accepted or value.lower() in self.accepted
 
 
-#: By reason, lines of keys with their meaning in RocketMQ.
+#: Keys without effect, by reason: lines of ``key: meaning in RocketMQ``.
 _WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "one event loop serves all requests, so there are no pools": """
         sendMessageThreadPoolNums: threads that serve sends
@@ -260,9 +260,9 @@ def ignored_keys(
     classes: Iterable[type[DataclassInstance]],
     problems: list[SettingsError],
 ) -> list[str]:
-    """Return the keys of ``values`` that have no effect here: neither ``used`` nor set to a value
-    that asks for nothing.
+    """Return the keys of ``values`` that have no effect here, for :func:`ignored_notice`.
 
+    Keys in ``used`` are left out, and keys of _REFUSED with an accepted value.
     Append an error to ``problems`` for each unknown key, with suggestions from the fields of
     ``classes``, and for each value that must not be ignored.
     """

@@ -17,8 +17,8 @@ _NO_LIMIT_BYTES: Final = 1 << 60
 def limit_bytes(root: str = "/") -> int:
     """Return the smallest of physical memory and the limits of this process's control groups.
 
-    ``root`` is the folder that contains ``proc`` and ``sys``; tests pass one of their own. Groups
-    of versions 1 and 2 are read, with all groups above them. An unreadable file sets no limit.
+    The limits of parent groups count too, in cgroup versions 1 and 2. An unreadable file sets no
+    limit. ``root`` is the folder that contains ``proc`` and ``sys``; tests pass another one.
     """
     smallest = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
@@ -36,9 +36,9 @@ def limit_bytes(root: str = "/") -> int:
 
 
 def _limits(mount: str, path: str, name: str) -> list[int]:
-    """Return the limits of a group and of those above it.
+    """Return the limits of a group and of its parents.
 
-    In a container the path may be the one on the host, which does not exist inside: then the mount
+    In a container ``path`` may be the path on the host, which does not exist inside. Then the mount
     itself is the container's group.
     """
     parts = [part for part in path.split("/") if part not in ("", ".", "..")]

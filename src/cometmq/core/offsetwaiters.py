@@ -1,8 +1,9 @@
-"""Waiting for a position: one mechanism for flush, replication and long polling.
+"""Waiting for an offset: one mechanism for flush, replication and long polling.
 
-A token is parked at an offset with a deadline. ``advance`` moves the position and returns every
-token whose offset it reached; ``expire`` returns those whose deadline passed. The watermark never
-acts on a token: the caller does, so a dead peer cannot affect the others.
+A token stands for a waiting request. It is parked at an offset with a deadline. ``advance`` moves
+the position and returns every token whose offset it reached; ``expire`` returns those whose
+deadline passed. The caller acts on the returned tokens, so a failure with one of them cannot affect
+the others here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 Token = TypeVar("Token")
 
-#: Entries of tokens that are gone which are kept anyway: to remove them costs a pass over all.
+#: Stale heap entries that are tolerated, because removing them costs a pass over all entries.
 _DEAD_MAX: Final = 1024
 _ALL: Final = 1 << 62
 
@@ -20,7 +21,7 @@ _ALL: Final = 1 << 62
 class OffsetWaiters(Generic[Token]):
     """Tokens parked until ``position`` reaches their offset or their deadline passes.
 
-    ``parked`` has them by key.
+    ``parked`` maps the keys of :meth:`park` to the tokens.
     """
 
     __slots__ = ("_by_deadline", "_by_offset", "_next_key", "parked", "position")
@@ -48,22 +49,26 @@ class OffsetWaiters(Generic[Token]):
         return key
 
     def cancel(self, key: int) -> Token | None:
-        """Remove and return a parked token, for example of a closed connection; None if it is
-        gone."""
+        """Remove and return a parked token, for example when its connection has closed.
+
+        Return None if it is no longer parked.
+        """
         token = self.parked.pop(key, None)
         if len(self._by_offset) > 2 * len(self.parked) + _DEAD_MAX:
             self._drop_dead()
         return token
 
     def advance(self, position: int, limit: int = _ALL) -> list[Token]:
-        """Move to ``position``, never back; return the tokens that waited for it, in order of
-        offset. They are at most ``limit``; the next call returns the others."""
+        """Move to ``position``, never back; return the tokens whose offset is reached, in order.
+
+        At most ``limit`` are returned; the next call returns the others.
+        """
         self.position = max(position, self.position)
         return self._take(self._by_offset, self.position, limit)
 
     def expire(self, now_ms: int, limit: int = _ALL) -> list[Token]:
-        """Remove and return the tokens whose deadline is at or before ``now_ms``, earliest
-        first, at most ``limit``."""
+        """Remove and return at most ``limit`` tokens whose deadline is at or before ``now_ms``,
+        earliest first."""
         return self._take(self._by_deadline, now_ms, limit)
 
     def drain(self) -> list[Token]:
@@ -93,10 +98,10 @@ class OffsetWaiters(Generic[Token]):
         return released
 
     def _drop_dead(self) -> None:
-        """Remove the entries of tokens that are gone, since they outnumber the others.
+        """Remove the heap entries of tokens that are no longer parked.
 
-        A released token leaves one in the other heap, a cancelled one leaves two. A busy SYNC_FLUSH
-        broker would keep those of five seconds (syncFlushTimeout).
+        A released token leaves an entry in the other heap, a cancelled one in both. Without this, a
+        busy SYNC_FLUSH broker would keep the entries of the last five seconds (syncFlushTimeout).
         """
         parked = self.parked
         self._by_deadline = [pair for pair in self._by_deadline if pair[1] in parked]

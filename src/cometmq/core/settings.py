@@ -6,8 +6,8 @@ an update-config request. A key belongs to the dataclass field with the same let
 ``brokerIP1`` all find their field. Each field is declared once, by :func:`setting`: its default,
 its meaning, its unit, its range, and whether it may change while the server runs.
 
-All unknown keys and unusable values are reported together; an unknown key with the known ones that
-it may stand for (:func:`nearest`).
+All unknown keys and unusable values are reported in one error. For an unknown key it suggests the
+known keys that may be meant (:func:`nearest`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if typing.TYPE_CHECKING:
 Settings = TypeVar("Settings", bound="DataclassInstance")
 Default = TypeVar("Default")
 
-#: Enough digits for every setting; Python parses long numbers in quadratic time.
+#: Maximum length of a number; Python parses long numbers in quadratic time.
 _NUMBER_MAX_CHARACTERS = 40
 _NUMBER_BOUND = 2**63
-#: Characters of a key or value that an error shows, and of a key that is compared with known ones.
+#: Maximum length of a key or value in an error, and of a key for which suggestions are sought.
 _SHOWN_CHARACTERS = 80
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
@@ -41,19 +41,19 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 #: Text in place of a secret.
 HIDDEN: Final = "******"
 
-#: For settings that RocketMQ does not have.
+#: Value of ``Declaration.rocketmq`` for settings that RocketMQ does not have.
 OURS: Final = "not a setting of RocketMQ"
 
 _DECLARATION: Final = "declaration"
-#: Most unknown keys of one report that get suggestions.
+#: Maximum number of unknown keys in one error that get suggestions.
 _SUGGESTED_MAX: Final = 20
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Declaration:
-    """Declaration of a setting: a sentence on its meaning, its unit, its range, whether it is
-    ``live`` (may change while the server runs), and whether its value is ``secret``.
+    """Declaration of a setting: its meaning in one sentence, its unit and its range.
 
+    ``live`` settings may change while the server runs. The values of ``secret`` ones are hidden.
     ``rocketmq`` says how RocketMQ differs, ``see`` names a page of the documentation.
     """
 
@@ -67,7 +67,7 @@ class Declaration:
     secret: bool = False
 
     def range_problem(self, value: object) -> str | None:
-        """Return why a value is out of range; None if it is in range or no number."""
+        """Return why a value is out of range; None if it is in range or is not a number."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
         is_low = self.least is not None and value < self.least
@@ -120,7 +120,7 @@ def known_keys(cls: type[DataclassInstance]) -> list[str]:
 
 
 def live_fields(cls: type[DataclassInstance]) -> frozenset[str]:
-    """Return the names of the fields that may change while the server runs."""
+    """Return the names of the live fields of ``cls``: they may change while the server runs."""
     return frozenset(name for name, declared in declarations(cls).items() if declared.live)
 
 
@@ -133,8 +133,8 @@ def check_ranges(settings: DataclassInstance) -> None:
 
 
 def normalise(key: str) -> str:
-    """Return a key without case, underscores, hyphens and dots, so that all its spellings are
-    equal."""
+    """Return a key in lower case without underscores, hyphens and dots, so that all its spellings
+    are equal."""
     return key.replace("_", "").replace("-", "").replace(".", "").lower()
 
 
@@ -209,8 +209,9 @@ def build(
 ) -> tuple[Settings, set[str]]:
     """Build a ``cls`` from the keys that it has fields for.
 
-    Return the instance and the keys of ``values`` that it used. Fields not named keep their
-    default, or their value in ``base``. Raise SettingsError for values that cannot be parsed.
+    Return the instance and the keys of ``values`` that belong to a field. Other fields have their
+    default, or their value in ``base``. Raise SettingsError for values that cannot be parsed or are
+    out of range.
     """
     problems: list[SettingsError] = []
     taken, used = convert(cls, values, problems)
@@ -219,7 +220,7 @@ def build(
 
 
 def raise_all(problems: Iterable[SettingsError]) -> None:
-    """Raise one SettingsError for all different problems, if there are any."""
+    """Raise one SettingsError for all problems, each named once. Do nothing if there are none."""
     different = list({(each.key, each.problem): each for each in problems}.values())
     if different:
         first, *rest = different
@@ -233,7 +234,7 @@ def changed_fields(wanted: Settings, current: Settings) -> list[str]:
 
 
 def unknown_keys(keys: Iterable[str], known: Collection[str]) -> list[SettingsError]:
-    """Return an error for each key, with the ``known`` keys that it may stand for."""
+    """Return an error for each key, which suggests ``known`` keys that may be meant."""
     problems = []
     for number, key in enumerate(keys):
         near = nearest(key, known) if number < _SUGGESTED_MAX else []
@@ -253,18 +254,20 @@ def reject_unknown(
     classes: Iterable[type[DataclassInstance]],
     others: Iterable[str] = (),
 ) -> None:
-    """Raise SettingsError for the keys in ``values`` that no class used; ``others`` are further
-    known keys."""
+    """Raise SettingsError for the keys in ``values`` that are not in ``used``.
+
+    The keys of ``classes``, and ``others``, are suggested in their place.
+    """
     known = [key for cls in classes for key in known_keys(cls)]
     taken = set(used)
     raise_all(unknown_keys([key for key in values if key not in taken], [*known, *others]))
 
 
 def nearest(key: str, known: Iterable[str]) -> list[str]:
-    """Return the best one or two of the ``known`` keys that ``key`` may stand for.
+    """Return the one or two of the ``known`` keys that are most similar to ``key``.
 
-    Case, separators and the order of words do not count. Beyond that a key may differ by a quarter
-    of its letters, or leave out words. No key is near a longer text than settings have.
+    Case, separators and the order of words do not count. Beyond that, a quarter of the letters may
+    differ, or words may be missing. Nothing is similar to a key longer than _SHOWN_CHARACTERS.
     """
     if len(key) > _SHOWN_CHARACTERS:
         return []
@@ -274,8 +277,8 @@ def nearest(key: str, known: Iterable[str]) -> list[str]:
     in_order, letters = "".join(sorted(words)), Counter(joined)
     for name in known:
         known_joined, others, known_in_order, known_letters = _known_parts(name)
-        distance = most + 4
-        # An edit adds and removes at most one letter, so most keys need no comparison in order.
+        distance = most + 4  # too far to be suggested
+        # Cheap checks first: an edit changes the length, and the letter counts, by at most one.
         may_be = abs(len(joined) - len(known_joined)) <= most
         if (
             may_be
@@ -295,13 +298,13 @@ def nearest(key: str, known: Iterable[str]) -> list[str]:
 
 @lru_cache(maxsize=2_048)
 def _known_parts(name: str) -> tuple[str, list[str], str, Counter[str]]:
-    """Return a known key joined, its words, these in alphabetical order joined, and its letters."""
+    """Return a known key normalised, its words, the words sorted and joined, and letter counts."""
     joined, words = normalise(name), _words(name)
     return joined, words, "".join(sorted(words)), Counter(joined)
 
 
 def _words(key: str) -> list[str]:
-    """Return the words of a key in lower case: those of brokerIP1 are broker, ip and 1."""
+    """Return the words of a key in lower case: for brokerIP1, they are broker, ip and 1."""
     spaced: list[str] = []
     before = " "
     for letter in key:
@@ -314,9 +317,9 @@ def _words(key: str) -> list[str]:
 
 
 def _edit_distance(one: str, two: str, most: int) -> int:
-    """Return the least number of inserted, deleted, changed and swapped letters between two texts.
+    """Return the minimum number of insertions, deletions, changes and swaps between two texts.
 
-    A number that is over ``most`` is only a bound: it becomes at least ``most`` + 4.
+    Return ``most`` + 4 if that number is over ``most``.
     """
     beyond = most + 4
     if abs(len(one) - len(two)) > most:
@@ -336,7 +339,7 @@ def _edit_distance(one: str, two: str, most: int) -> int:
 
 
 def to_properties(settings: DataclassInstance) -> dict[str, str]:
-    """Return every field as text, under RocketMQ's spelling (camel case); secrets as ``******``."""
+    """Return every field as text, by its key in RocketMQ's spelling. Secrets are ``******``."""
     found: dict[str, str] = {}
     for name, declared in declarations(type(settings)).items():
         text = _render(getattr(settings, name))
@@ -399,5 +402,5 @@ def _convert_number(key: str, text: str, kind: type[int | float]) -> int | float
 
 
 def _shown(text: str) -> str:
-    """Return the text for an error; only its beginning if it is long."""
+    """Return the quoted text for an error; only its beginning if it is long."""
     return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}..."

@@ -1,5 +1,5 @@
 """Messages and their stored records: model, properties, ids, system flags, batches.
 
-The commit log, pull responses and replication hold the record packed here: the same bytes, encoded
-only once. Pure functions over bytes.
+A record is encoded once. The commit log, pull responses and replication hold the same bytes. The
+modules here have pure functions over bytes, without I/O.
 """

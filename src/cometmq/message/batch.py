@@ -10,9 +10,9 @@
 
 (upstream: MessageDecoder.encodeMessage, CommitLog.MessageExtBatchEncoder)
 
-The messages become records of one log file with consecutive offsets: ``append_batch`` in
-speedups/plain/batches.py. The batch's properties follow those of each message, so for a name that
-both define the batch's value counts.
+``append_batch`` in speedups/plain/batches.py stores the messages as records of one log file, with
+consecutive offsets. In each record the properties of the batch follow those of the message, so the
+batch's value counts for a name that both define.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _LENGTH = Struct(">H")
 ENTRY_BYTES = _ENTRY.size
 """Size of the fields before a body."""
 _FIXED_BYTES = ENTRY_BYTES + _LENGTH.size
+#: Fields of a record's head up to and including its physical offset.
 _FRONT = Struct(">IIIiiqq")
 _LENGTH_BYTES = 4
 
@@ -94,7 +95,10 @@ def walk(raw: bytes) -> list[tuple[int, int, int, int]]:
 
 
 def has_more_than(raw: bytes, count: int) -> bool:
-    """Return whether a batch body may hold more than ``count`` messages; read at most that many."""
+    """Return whether a batch body may hold more than ``count`` messages.
+
+    Follows the sizes of at most ``count`` entries, and returns True for an inconsistent size.
+    """
     position, end = 0, len(raw)
     while end - position > count * _FIXED_BYTES:
         size = int.from_bytes(raw[position : position + 4], "big")
@@ -114,7 +118,7 @@ def split(raw: bytes) -> list[BatchEntry]:
 
 
 class SharedFields(NamedTuple):
-    """The fields that the records of a batch share; hosts packed, times in ms."""
+    """Values that the records of a batch share; hosts are packed, times are in milliseconds."""
 
     sys_flag: int
     born_ms: int
@@ -126,8 +130,8 @@ class SharedFields(NamedTuple):
     def middle(self, store_ms: int) -> bytes:
         """Return the bytes of a record between its physical offset and the length of its body.
 
-        They are the same for every record of the batch. Raises MessageIllegal for a transaction or
-        a number that does not fit its field.
+        These bytes are the same for every record of the batch. Raises MessageIllegal for a
+        transaction, and for a number that does not fit its field.
         """
         sys_flag, born_ms, born_host, store_host, reconsume_times, _ = self
         if sys_flag & TRANSACTION_MASK:

@@ -1,10 +1,9 @@
-"""Compresses and decompresses message bodies (upstream: MessageDecoder.java,
-CompressorFactory.java).
+"""Compression of message bodies (upstream: MessageDecoder.java, CompressorFactory.java).
 
-Bodies are compressed with zlib, because every client can decompress it. Java clients can be
-configured to send LZ4 frames and ZSTD; their libraries are an extra and are imported when the first
-such body arrives. An empty body is never compressed, whatever its flag says; the Java client does
-the same.
+CometMQ compresses with zlib, because every client can decompress it. Java clients can be configured
+to send LZ4 frames and ZSTD. The libraries for these are an extra, imported when the first such body
+arrives. An empty body is never decompressed, even if its flag is set; the Java client does the
+same.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 
 from cometmq.message.record import COMPRESSED, BadRecord, Compression, compression
 
-#: Larger bodies are rejected; message limits of senders are far below this.
+#: Maximum size after decompression. The message limits of senders are far below this.
 MAX_INFLATED_BYTES = 256 << 20
 #: The ZSTD decompressor has no output limit. A block of four bytes can expand to 128 KiB, so a step
 #: of this size exceeds the limit by at most 32 MiB.
@@ -22,9 +21,9 @@ _ZSTD_STEP_BYTES: Final = 1024
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """Return the body as its sender passed it.
+    """Return the body as the producer sent it, decompressed if ``sys_flag`` says so.
 
-    Raises BadRecord when it cannot be decompressed.
+    Raises BadRecord if the body cannot be decompressed, or the library for it is not installed.
     """
     if not sys_flag & COMPRESSED or not body:
         return body

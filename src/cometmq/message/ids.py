@@ -4,9 +4,9 @@
     unique key  ip 4|16, pid 2, loader hash 4, ms of the month 4, counter 2       the same lengths
 
 The broker creates the offset id, the producer the unique key (upstream:
-MessageDecoder.createMessageId, MessageClientIDSetter.java). Their form does not distinguish them. A
-message made from a numbered item, such as an outbox row, has the number in the place of pid and
-hash (:func:`lasting_key`).
+MessageDecoder.createMessageId, MessageClientIDSetter.java). The two cannot be told apart by their
+form. In the key of a message made from a numbered item, such as an outbox row, the number replaces
+pid and hash (:func:`lasting_key`).
 
 A recall handle is the URL-safe base64 of "v1 topic brokerName deliverMs uniqueKey" (upstream:
 RecallMessageHandle.java).
@@ -71,7 +71,7 @@ class UniqueKeys:
         fixed = ip + (pid & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4, "big")
         self._prefix = fixed.hex().upper()
         self._counter = 0
-        #: Common prefix of all keys of one millisecond, and that millisecond.
+        #: Common prefix of all keys of the millisecond ``_made_ms``.
         self._stem = ""
         self._made_ms = -1
         self._month_start_ms = 0
@@ -102,10 +102,10 @@ class UniqueKeys:
 def lasting_key(number: int, made_ms: int, check: int) -> str:
     """Return a stable unique key of a numbered item: equal arguments yield the same key.
 
-    It has the form of a unique key with the loopback address, so that tools that take it for an
-    offset id query no other machine. It contains the time ``made_ms``, from which tools begin to
-    search. It holds 48 bits of ``number``, and 16 bits of ``check``, which distinguishes different
-    items with the same number.
+    It has the form of a unique key with the loopback address, so that a tool that takes it for an
+    offset id queries no other machine. It contains the time ``made_ms`` (since the epoch), from
+    which tools begin to search. It holds 48 bits of ``number``, and 16 bits of ``check``, which
+    distinguishes different items with the same number.
     """
     start_ms, _ = _month_of(made_ms)
     fixed = f"7F000001{number & 0xFFFF_FFFF_FFFF:012X}"
@@ -113,13 +113,17 @@ def lasting_key(number: int, made_ms: int, check: int) -> str:
 
 
 def lasting_number(key: str) -> int:
-    """Return the number in a key made by :func:`lasting_key`. Raises ValueError for other texts."""
+    """Return the number in a key made by :func:`lasting_key`.
+
+    Raises ValueError for a text of another length, and if the number is not in hex digits.
+    """
     if len(key) != 32:
         raise ValueError(f"{key!r} has {len(key)} characters; a lasting key has 32")
     return int(key[8:20], 16)
 
 
 def _month_of(now_ms: int) -> tuple[int, int]:
+    """Return the start of the month (UTC) that contains ``now_ms``, and of the next month."""
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     start = datetime(now.year, now.month, 1, tzinfo=UTC)
     following = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
@@ -131,7 +135,10 @@ _PARTS = 5
 
 
 class RecallHandle(NamedTuple):
-    """Identity of a timed message. ``deliver_ms`` is within the second in which it is due."""
+    """Identity of a timed message.
+
+    ``deliver_ms`` is within the second in which the message is due, -1 if the text has no time.
+    """
 
     topic: str
     broker_name: str

@@ -29,8 +29,8 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True, gc=False):
 class Message(msgspec.Struct, frozen=True, gc=False):
     """Message to send. ``properties`` are the user's own.
 
-    At most one of ``delay_level``, ``delay_ms`` (after a broker received it) and ``deliver_at_ms``
-    (since the epoch) sets the time of delivery; if all are 0, the message is delivered at once.
+    At most one of ``delay_level``, ``delay_ms`` (after the broker received the message) and
+    ``deliver_at_ms`` (since the epoch) is set. If all are 0, the message is delivered at once.
 
     ``message_id`` is the unique key by which brokers and consumers know the message. If it is
     empty, the client creates one. Set it for a message that another process may send again.
@@ -58,9 +58,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return bool(self.delay_level or self.delay_ms or self.deliver_at_ms)
 
     def to_properties(self) -> dict[str, str]:
-        """Return all properties as sent on the wire, reserved names included, without a unique
-        key.
-        """
+        """Return all properties as sent on the wire, with reserved ones but no unique key."""
         found = dict(self.properties)
         if self.tag:
             found[props.TAGS] = self.tag
@@ -134,12 +132,12 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def store_address(self) -> str:
-        """``host:port`` of the broker that stored it."""
+        """``host:port`` of the broker that stored the message."""
         return _address(self.store_host)
 
     @property
     def queue(self) -> MessageQueue:
-        """Queue that it was read from."""
+        """Queue that the message was read from."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
 
@@ -157,14 +155,12 @@ class MessageView:
 
     @property
     def topic(self) -> str:
-        """Topic that the message was first sent to; retries are stored in the group's retry
-        topic.
-        """
+        """Topic that the message was first sent to, also if it was read from a retry topic."""
         return self.stored.properties.get(props.RETRY_TOPIC) or self.stored.topic
 
     @property
     def body(self) -> bytes:
-        """Body as the sender passed it."""
+        """Body as the producer sent it, decompressed."""
         return self.stored.body
 
     @property
@@ -184,7 +180,7 @@ class MessageView:
 
     @property
     def message_id(self) -> str:
-        """Unique key set by the sender, the same in every copy made by retries."""
+        """Unique key set by the producer, the same in every retry; the offset id without one."""
         return self.stored.message_id
 
     @property
@@ -199,12 +195,12 @@ class MessageView:
 
     @property
     def reconsume_times(self) -> int:
-        """Number of earlier deliveries that were sent back."""
+        """Number of earlier deliveries that the consumer returned for a retry."""
         return self.stored.reconsume_times
 
     @property
     def born_ms(self) -> int:
-        """Time of sending, by the sender's clock, in milliseconds since the epoch."""
+        """Time of sending, or another time that the sender set; milliseconds since the epoch."""
         return self.stored.born_ms
 
     @property
@@ -239,7 +235,7 @@ def from_record(record: Record, broker_name: str = "") -> StoredMessage:
 
 
 class MessageList(list[StoredMessage]):
-    """List of decoded messages, with the methods of Records (speedups), which decodes on access."""
+    """List of decoded messages with the methods of Records (speedups), which decodes on access."""
 
     def offset_at(self, at: int) -> int:
         """Return the queue offset of the message at an index."""
@@ -253,9 +249,9 @@ class MessageList(list[StoredMessage]):
 def read_messages(buffer: bytes, broker_name: str = "") -> Records[StoredMessage] | MessageList:
     """Return the consumer's view of every record in a buffer, such as the body of a pull response.
 
-    The buffer must hold whole records. All are checked at once; messages of common records are
-    decoded when they are first accessed. Raises BadRecord at the first bytes that are not a record,
-    and for a body that cannot be decompressed.
+    The buffer must hold whole records. All are checked at once. If all are uncompressed V1 records,
+    messages are decoded when they are first accessed. Raises BadRecord at the first bytes that are
+    not a record, and for a body that cannot be decompressed.
     """
     plain = cut_records(buffer, StoredMessage, broker_name) if type(buffer) is bytes else None
     if plain is not None:
@@ -281,7 +277,7 @@ def read_messages(buffer: bytes, broker_name: str = "") -> Records[StoredMessage
 
 
 def stored_messages(buffer: bytes, broker_name: str = "") -> list[StoredMessage]:
-    """Return the messages like :func:`read_messages`, all decoded."""
+    """Return the messages as :func:`read_messages` does, all decoded."""
     return list(read_messages(buffer, broker_name))
 
 

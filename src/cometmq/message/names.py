@@ -1,11 +1,12 @@
 """Names of topics and groups: legal characters and lengths, names reserved for the system, and the
 namespaces of tenants (upstream: TopicValidator.java, NamespaceUtil.java).
 
-The retry topic of a group is ``%RETRY%`` + group, its dead-letter queue is ``%DLQ%`` + group. With
-a namespace the name follows the prefix: ``%RETRY%ns%group``.
+The retry topic of a group is ``%RETRY%`` + group, its dead-letter topic is ``%DLQ%`` + group. With
+a namespace it is ``%RETRY%ns%group``.
 
 Namespaces let several tenants of one cluster use the same names: a user of namespace ``ns`` writes
-``orders``, and brokers know ``ns%orders``. The client works with broker names inside.
+``orders`` (the user name), and brokers store ``ns%orders`` (the broker name). Inside the client,
+all names are broker names.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ FORBIDDEN_TO_SEND: Final = frozenset(
         OFFSET_MOVED_TOPIC,
     }
 )
-#: Topics that hold messages until they move to their real topic; clients read them only there.
+#: Topics that hold messages until these move to their real topic. Clients cannot read from them.
 WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC})
 SYSTEM_TOPICS: Final = FORBIDDEN_TO_SEND | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 MAX_NAME_CHARACTERS: Final = 127
-#: Leaves room for the prefix of the group's retry topic.
+#: The name of the group's retry topic has a prefix, and may not be longer than other names.
 MAX_GROUP_CHARACTERS: Final = MAX_NAME_CHARACTERS - len(RETRY_PREFIX)
 MAX_PRODUCER_GROUP_CHARACTERS: Final = 255
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -87,9 +88,10 @@ def split_prefix(name: str) -> tuple[str, str]:
 
 
 class Namespace:
-    """Converts names of one namespace; an empty ``name`` changes nothing.
+    """Converts between user names and broker names of one namespace.
 
-    Wrapping leaves names unchanged that are wrapped already, or are names of the system.
+    With an empty ``name`` they are the same. Names that are wrapped already, and names of the
+    system, are not wrapped.
     """
 
     __slots__ = ("_prefix", "name")

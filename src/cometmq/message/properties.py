@@ -6,9 +6,9 @@ A trailing ``\\x02`` is accepted (the C++ and the older Java clients write one) 
 The order has no meaning. A pair whose name or value is empty is dropped, and the last of two equal
 names wins (upstream: MessageDecoder.string2messageProperties; names: MessageConst.java).
 
-This module reads single texts. speedups/plain/match.py, which finds the properties that a filter
-needs, and speedups/plain/columns.py, which makes columns of many texts, must read them the same
-way.
+This module reads single texts. Two others must read texts the same way: speedups/plain/match.py,
+which finds the properties that a filter needs, and speedups/plain/columns.py, which makes columns
+of many texts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 MAX_SIZE_BYTES = 32_767
-#: Value of DELAY for the first retry of a message (10 s by default), unless the consumer chooses
-#: another; each further retry has the next level.
+#: Value of DELAY (a delay level) for the first retry of a message, 10 s by default, unless the
+#: consumer chooses another. Each further retry has the next level.
 FIRST_RETRY_LEVEL = 3
 
 KEYS = "KEYS"
@@ -70,7 +70,7 @@ DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 
 ORIGIN_TOPICS = (REAL_TOPIC, RETRY_TOPIC, DLQ_ORIGIN_TOPIC)
-"""Names of properties that say to which topic a message in a topic of the system was sent."""
+"""Properties with the topic that a message was first sent to, if it is stored in another one."""
 
 RESERVED = frozenset(
     value
@@ -111,7 +111,7 @@ def marker(name: bytes) -> bytes:
 
 
 def find(raw: bytes, name: bytes) -> bytes | None:
-    """Return the value of ``name`` without decoding the others; None when it has none."""
+    """Return the value of ``name`` without decoding the others; None if there is none."""
     mark = marker(name)
     # The last of equal names wins, so search from the end.
     at = raw.rfind(mark)
@@ -129,7 +129,7 @@ def find(raw: bytes, name: bytes) -> bytes | None:
 
 
 def iter_pairs(raw: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield for each pair with a name and a value: the name, and start and end of the value."""
+    """Yield (name, start of the value, end of the value) for each pair with a name and a value."""
     position = 0
     for segment in raw.split(b"\x02"):
         name, _, value = segment.partition(b"\x01")
@@ -153,12 +153,12 @@ def joined(own: bytes, more: bytes) -> bytes:
 
 
 def split_keys(text: str) -> tuple[str, ...]:
-    """Return the index keys in the value of ``KEYS``: separated by blanks, empty ones left out."""
+    """Return the index keys in the value of ``KEYS``, where blanks separate them."""
     return tuple([key for key in text.split(" ") if key]) if text else ()
 
 
 def index_keys(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys that index a message: its unique key first, then each of its keys."""
+    """Return the index keys of a message: its unique key, if any, then those of ``KEYS``."""
     keys = split_keys(properties.get(KEYS, ""))
     unique = properties.get(UNIQ_KEY)
     return (unique, *keys) if unique else keys

@@ -30,11 +30,12 @@ All integers are big-endian (upstream: MessageDecoder.java, CommitLog.java). V2 
 written, because the recovery of a 4.9 broker stops at a V2 record. A blank has 8 bytes, the space
 left in the file and its magic, and means that the log continues in the next file.
 
-The layout is declared here. Code that reads some fields of a head takes their layout from
-:func:`head_part` or a position. The core repeats it, because it is compiled: in
-``speedups/compiled/records.pxd``, with the same in Python in ``speedups/plain``; their tests
-compare both with this module. :func:`iter_spans` walks and checks consecutive records,
-:func:`iter_sizes` only follows their sizes; ``speedups`` walks over many at once.
+This module declares the layout. Code that reads only some fields of a head uses :func:`head_part`
+or one of the positions. The compiled core repeats the layout in ``speedups/compiled/records.pxd``,
+and its Python version in ``speedups/plain``; tests compare both with this module.
+
+:func:`iter_spans` walks and checks consecutive records. :func:`iter_sizes` only follows their
+sizes. ``walk`` in ``speedups`` is for many records at once.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ QUEUE_OFFSET_POSITION: Final = POSITIONS["queue_offset"]
 PHYSICAL_OFFSET_POSITION: Final = POSITIONS["physical_offset"]
 SYS_FLAG_POSITION: Final = POSITIONS["sys_flag"]
 HOST_BITS_POSITION: Final = SYS_FLAG_POSITION + 3
-"""Position of the byte of sysFlag that has the bits of the hosts' lengths."""
+"""Position of the last byte of sysFlag, which has HOST_BITS."""
 BORN_HOST_POSITION: Final = POSITIONS["born_host"]
 STORE_MS_POSITION: Final = POSITIONS["store_ms"]
 
@@ -124,12 +125,11 @@ HEAD = _head()
 _HEADS = (HEAD, _head("born_host"), _head("store_host"), _head("born_host", "store_host"))
 
 _PROPERTIES_LENGTH = Struct(">H")
-#: Body length, directly before the body; and store time, before the store host, which may be
-#: longer.
+#: The body length is directly before the body, at the end of the head.
 _BODY_LENGTH = Struct(">i")
 _STORE_MS = Struct(">q")
 STORE_MS_BYTES: Final = STORE_MS_POSITION + LONGER_HOST_BYTES + _STORE_MS.size
-"""Number of first bytes of a record that hold its store time, whatever its hosts."""
+"""Length of the start of a record that contains its store time, also with an IPv6 born host."""
 
 FIXED_BYTES = HEAD.size + 3
 """Size of a record with IPv4 hosts and empty body, topic and properties."""
@@ -144,9 +144,9 @@ Buffer = bytes | bytearray | memoryview
 
 
 def head_part(*names: str) -> Struct:
-    """Return the layout of these fields in the head of a record with IPv4 hosts, in head order.
+    """Return the layout from the start of a record to the last of these fields.
 
-    It ends with the last of them.
+    ``names`` are in the order of HEAD_FIELDS; other fields are skipped. Hosts must be IPv4.
     """
     parts: list[str] = []
     at = 0
@@ -175,7 +175,7 @@ class TransactionType(IntEnum):
 
 
 class Compression(IntEnum):
-    """Compression of a body with the COMPRESSED bit (5.x; earlier releases have only zlib)."""
+    """Compression of a body with the COMPRESSED bit. Releases before 5.x have only zlib."""
 
     ZLIB = 0
     LZ4 = 1
@@ -224,16 +224,14 @@ def with_transaction_type(sys_flag: int, kind: TransactionType) -> int:
 
 
 def takes_queue_slot(sys_flag: int) -> bool:
-    """Return whether a record has an entry in its consume queue; prepared and rollback ones do
-    not.
-    """
+    """Return whether a record has an entry in a queue; prepared and rollback ones have none."""
     return not sys_flag & 0x4
 
 
 def compression(sys_flag: int) -> Compression:
-    """Return the compression type in ``sys_flag``; 3 means zlib, as upstream writes it.
+    """Return the compression type in ``sys_flag``. Both 0 and 3 are zlib; upstream writes 3.
 
-    Raises ValueError for a type that no release has.
+    Raises ValueError for an unknown type.
     """
     value = (sys_flag & COMPRESSION_MASK) >> _COMPRESSION_SHIFT
     return Compression.ZLIB if value == 3 else Compression(value)
@@ -259,9 +257,9 @@ def store_ms_of(head: Buffer) -> int:
 
 
 def claimed_size(buffer: Buffer, at: int = 0) -> int:
-    """Return the size in the head of the record at ``at``; the rest of it may be missing.
+    """Return the size in the head of the record at ``at``; the rest of the record may be missing.
 
-    Returns 0 when the head is incomplete or inconsistent.
+    Returns 0 if the head is incomplete or inconsistent.
     """
     if len(buffer) - at < FIXED_BYTES:
         return 0
@@ -275,7 +273,7 @@ def claimed_size(buffer: Buffer, at: int = 0) -> int:
 
 
 def properties_of(view: memoryview, at: int, size: int) -> memoryview:
-    """Return the property bytes of the record of ``size`` bytes at ``at``, which is not checked."""
+    """Return the property bytes of the record at ``at``, which has ``size`` bytes. No checks."""
     body_at = at + head_of(view[at + HOST_BITS_POSITION]).size
     topic_at = body_at + _BODY_LENGTH.unpack_from(view, body_at - _BODY_LENGTH.size)[0]
     if PREFIX.unpack_from(view, at)[1] == MAGIC_V2:
@@ -286,9 +284,9 @@ def properties_of(view: memoryview, at: int, size: int) -> memoryview:
 
 
 def topic_tail(topic: str) -> bytes:
-    """Return the topic as it follows the body: its length and its bytes.
+    """Return the topic as it is stored after the body: its length and its bytes.
 
-    Raises ValueError over 127 bytes, which only V2 could hold.
+    Raises ValueError if it is longer than 127 bytes, the limit of V1.
     """
     raw = topic.encode()
     if len(raw) > MAX_TOPIC_BYTES:
@@ -299,7 +297,7 @@ def topic_tail(topic: str) -> bytes:
 
 
 def pack(record: Record) -> bytes:
-    """Return the bytes of a record; its size, CRC and host bits are computed, not taken from it."""
+    """Return the bytes of a record. Size, CRC and host bits are computed, not taken from it."""
     body, properties = record.body, record.properties
     sys_flag = record.sys_flag & ~HOST_BITS | host_flags(record.born_host, record.store_host)
     head = head_of(sys_flag)
@@ -405,7 +403,7 @@ def _longer_head(buffer: Buffer, position: int, end: int) -> tuple[Head, int]:
 
 
 def bad_record(buffer: Buffer, position: int, end: int) -> BadRecord:
-    """Return the reason why the bytes from ``position`` to ``end`` do not begin with a record."""
+    """Return the error that says why no valid record is at ``position``, before ``end``."""
     left = end - position
     if left < FIXED_BYTES:
         return BadRecord(position, f"{left} bytes left; a record has at least {FIXED_BYTES}")
@@ -432,7 +430,7 @@ def bad_record(buffer: Buffer, position: int, end: int) -> BadRecord:
 
 
 def record_of(buffer: bytes | memoryview, span: Span) -> Record:
-    """Return the record at a span of a buffer."""
+    """Return the record of a span that :func:`iter_spans` yielded for this buffer."""
     at, head, body_at, body_end, topic_at, topic_end = span
     (
         size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms,
@@ -465,7 +463,7 @@ def iter_decode(
 ) -> Iterator[Record]:
     """Yield every record in a buffer of whole records, such as the body of a pull response.
 
-    ``base`` and BadRecord as in :func:`iter_spans`.
+    ``base`` has the same meaning as in :func:`iter_spans`, and BadRecord is raised as there.
     """
     buffer = buffer if isinstance(buffer, bytes) else memoryview(buffer)
     for span in iter_spans(buffer, base=base, check_crc=check_crc):

@@ -1,7 +1,7 @@
 """Tombstones: records whose content is erased, of the same size in the same place.
 
-A tombstone is a plain message for every broker and client, so queues and index that are rebuilt
-from the log get the same offsets as before:
+A tombstone is a plain message for every broker and client, so if queues and index are rebuilt from
+the log, they have the same offsets as before:
 
     head          as before, without compression and without the user's flag
     body          zeros, as many as the size of the record requires
@@ -29,12 +29,13 @@ from cometmq.message.record import (
 )
 
 ERASED: Final = "COMETMQ_ERASED"
-"""Property that tells consumers why a message has no content: REDACTED or COMPACTED."""
+"""Property that says why a message has no content. Its values are REDACTED and COMPACTED."""
 REDACTED: Final = "redacted"
 COMPACTED: Final = "compacted"
 FILLER_KEY: Final = "~"
+"""Replaces an erased key."""
 
-#: Reserved names whose values are the sender's: neither brokers nor clients depend on them.
+#: Reserved names whose values the sender chooses. Neither brokers nor clients depend on them.
 _OF_SENDER: Final = frozenset(
     {
         props.KEYS, props.TAGS, props.SHARDING_KEY, props.BUYER_ID, props.CORRELATION_ID,
@@ -46,20 +47,20 @@ KEPT: Final = props.RESERVED - _OF_SENDER
 
 
 def keys_in(text: str) -> list[str]:
-    """Return the keys of a text that has one in each line."""
+    """Return the keys in a text with one key a line."""
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def is_key(text: str) -> bool:
-    """Return whether messages of this key can be erased: it is one word, and no FILLER_KEY."""
+    """Return whether messages with this key can be erased: it is one word and not FILLER_KEY."""
     return text.split() == [text] and text != FILLER_KEY
 
 
 def entomb(raw: bytes, erased: Set[str], cause: str) -> bytes:
     """Return the tombstone of a record, of the same size.
 
-    Properties in KEPT are left out too if their value is one of the keys ``erased``. ``cause`` is
-    the value of ERASED. Raises BadRecord if ``raw`` is not one record.
+    ``erased`` are the keys to erase: a property in KEPT is left out if its value is one of them.
+    ``cause`` is the value of ERASED. Raises BadRecord if ``raw`` is not exactly one record.
     """
     span = next(iter_spans(raw, check_crc=False), None)
     if span is None or span[1][0] != len(raw):
@@ -85,7 +86,7 @@ def entomb(raw: bytes, erased: Set[str], cause: str) -> bytes:
 
 
 def _kept(held: bytes, erased: Set[str]) -> bytes:
-    """Return the properties that stay, with fillers for the keys that do not."""
+    """Return the properties to keep, with a FILLER_KEY for each index key that is erased."""
     kept: dict[str, bytes] = {}
     for raw_name, start, stop in props.iter_pairs(held):
         name = str(raw_name, "utf-8", "replace")

@@ -1,6 +1,6 @@
-"""Finds where a record may begin in raw bytes of the log, after damage or inside a file.
+"""Search for the start of a record in raw bytes of the log, after damage or inside a file.
 
-From there ``walk`` in ``speedups`` continues from record to record.
+From there, ``walk`` in ``speedups`` goes from record to record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ def numbers(found: npt.NDArray[np.generic]) -> Ints:
 
 
 def next_record(data: bytes | bytearray, base: int | None, start: int, end: int) -> int:
-    """Return the first position from ``start`` on where a plausible record begins, or -1."""
+    """Return the first position from ``start`` on where a record may begin (:func:`problem_at`).
+
+    Return -1 if there is none before ``end``. ``base`` is the physical offset of the first byte.
+    """
     at = start + _SIZE_BYTES
     while True:
         at = data.find(MAGIC_START, at, end)
@@ -55,9 +58,9 @@ def next_record(data: bytes | bytearray, base: int | None, start: int, end: int)
 
 
 def problem_at(data: bytes | bytearray | memoryview, place: int, base: int | None) -> str:
-    """Return the reason why no record begins at a position; empty if one may.
+    """Return the reason why no record begins at ``place``, or an empty text if one may.
 
-    At least FIXED_BYTES must follow the position.
+    At least FIXED_BYTES must follow. Without ``base``, the physical offset is not compared.
     """
     size, magic, offset = _PLACE.unpack_from(data, place)
     if magic not in (MAGIC_V1, MAGIC_V2):
@@ -70,7 +73,9 @@ def problem_at(data: bytes | bytearray | memoryview, place: int, base: int | Non
 
 
 def is_blank(data: bytes | bytearray | memoryview, place: int, room: int) -> bool:
-    """Return whether the blank that ends a file is at a position with ``room`` bytes left in it."""
+    """Return whether the blank that ends a log file is at ``place``, ``room`` bytes before its
+    end.
+    """
     if len(data) - place < PREFIX.size:
         return False
     size, magic = PREFIX.unpack_from(data, place)

@@ -1,1 +1,1 @@
-"""The name server: routes of topics, live brokers, and a small key-value table."""
+"""The name server: routes of topics, registered brokers, and small key-value tables."""

@@ -1,4 +1,4 @@
-"""Composition of a name server: tables, handlers, sockets and the expiry scan."""
+"""One name server, composed of tables, handlers, sockets and the scan for expired brokers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class NameServer:
-    """One name server; :meth:`start` and :meth:`stop` it once each."""
+    """One name server. Call :meth:`start` and :meth:`stop` once each."""
 
     def __init__(self, config: NamesrvConfig, clock: Clock, *, reserve: Reserve = reserve) -> None:
         self.config = config
@@ -75,9 +75,8 @@ class NameServer:
     async def start(self) -> int:
         """Read the key-value file and listen; return the bound port.
 
-        Raise StoreCorrupt for an unreadable key-value file, SettingsError for a kept setting that
-        cannot be used, OSError for an address that cannot be
-        bound.
+        Raise StoreCorrupt for an unreadable key-value file, SettingsError for a changed setting of
+        an earlier run that cannot be used, and OSError for an address that cannot be bound.
         """
         apply_kept(self.config)
         self.kv.load()
@@ -100,20 +99,20 @@ class NameServer:
 
     @property
     def shared_labels(self) -> Mapping[str, str]:
-        """Labels that every series of the HTTP port has."""
+        """Labels of all series on the HTTP port."""
         return {"node_type": "nameserver"}
 
     def readiness(self) -> Readiness:
-        """Return whether the name server serves."""
+        """Return the state of the start, for the HTTP port."""
         progress = self.progress
         return Readiness("name server", progress.is_serving, progress.text, progress.is_starting)
 
     def start_series(self) -> list[Series]:
-        """Return the metrics that there are during a start: none."""
+        """Return the metrics available during a start: none."""
         return []
 
     async def series(self, slices: Slices) -> AsyncIterator[Series]:
-        """Return the metrics of the name server."""
+        """Yield the metrics of the name server."""
         for metric, value in (
             (metrics.READY, int(self.progress.is_serving)),
             (metrics.BROKERS, self.routes.broker_count),
@@ -143,8 +142,10 @@ class NameServer:
 
 
 def _access_control(config: NamesrvConfig, clock: Clock) -> AccessControl | None:
-    """Return access control of changes; None without ``aclEnable``. Raises AclDenied, which names
-    the file, if one cannot be used."""
+    """Return access control of changes; None without ``aclEnable``.
+
+    Raises AclDenied, which names the file, if an ACL file cannot be used.
+    """
     if not config.acl_enable:
         return None
     home = config.rocketmq_home or str(Path(config.kv_config_path).expanduser().parent)

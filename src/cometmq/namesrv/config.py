@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: In place of the extension of the key-value file: the settings that were changed while it ran.
+#: Ending of the file of the settings that were changed while the name server ran. It replaces the
+#: extension of the key-value file's name.
 SETTINGS_SUFFIX: Final = "-settings.properties"
 
 
@@ -91,7 +92,7 @@ class NamesrvConfig(TlsFields, LimitFields, MonitoringFields):
     )
 
     _: KW_ONLY
-    # A broker on the same machine has the port before it.
+    # One port above that of a broker, which may run on the same machine.
     metrics_prom_exporter_port: int = setting(
         5558,
         "port for that; 0 picks a free one",
@@ -121,10 +122,10 @@ def load(values: Mapping[str, str]) -> tuple[NamesrvConfig, list[str]]:
 
 
 def plan_change(config: NamesrvConfig, values: Mapping[str, str]) -> NamesrvConfig:
-    """Return the settings that ``values`` ask for.
+    """Return the settings after a change to ``values``; ``config`` itself does not change.
 
-    Values that are in force already are accepted for every key. Raise one SettingsError for all
-    unknown keys, bad values, and settings that take effect only at a start.
+    Raise one SettingsError for all unknown keys, bad values, and changes of settings that take
+    effect only at a start.
     """
     problems: list[SettingsError] = []
     taken, used = convert(NamesrvConfig, values, problems)
@@ -151,19 +152,18 @@ def apply(config: NamesrvConfig, wanted: NamesrvConfig) -> list[str]:
 
 
 def kept_path(config: NamesrvConfig) -> str:
-    """Return the path of the settings that were changed while the name server ran.
+    """Return the path of the file of the settings that were changed while the name server ran.
 
-    Name servers that share a folder have key-value files of their own, and so settings of their
-    own.
+    It is derived from the key-value file, so name servers that share a folder have different files.
     """
     path = os.path.abspath(os.path.expanduser(config.kv_config_path))
     return os.path.splitext(path)[0] + SETTINGS_SUFFIX
 
 
 def apply_kept(config: NamesrvConfig, files: Files | None = None) -> dict[str, str]:
-    """Apply the changed settings of an earlier run to ``config``, and return them.
+    """Apply settings that were changed in earlier runs to ``config``; return the file's content.
 
-    Keys that cannot be changed while a name server runs are left out, with a warning. Raise
+    A key that cannot be changed while a name server runs is ignored with a warning. Raise
     SettingsError for values that cannot be used, OSError if the file cannot be read.
     """
     path = kept_path(config)

@@ -1,12 +1,12 @@
 """Requests of clients, administrators and brokers (upstream: DefaultRequestProcessor.java).
 
-Each handler reads its typed header, queries the tables and builds the answer. The number in its
+Each handler reads its typed header, queries the tables and builds the response. The number in its
 docstring is the request code. Changes of the key-value file wait for the disk and therefore run in
 tasks.
 
-A registration may list many thousand topics, so its body is read in slices, one body at a time.
-Changes of brokers are applied in order of arrival: none overtakes a registration that is still
-being read. A registration takes effect as a whole at the end; until then routes do not change.
+A registration may list many thousands of topics, so its body is read in slices, one body at a time.
+Changes of brokers are applied in order of arrival, after a registration that is still being read. A
+registration takes effect as a whole at the end; until then routes do not change.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _PROTECTED: Final = frozenset(
 #: Bits of ``topicSysFlag`` (upstream: TopicSysFlag.java).
 UNIT_FLAG: Final = 1
 UNIT_SUBSCRIBED_FLAG: Final = 2
-#: Characters of a topic that an error repeats.
+#: Maximum length of a topic in an error.
 TOPIC_SHOWN: Final = 512
-#: Number of topic names that are sorted or encoded without a pause.
+#: Topic names that are sorted or encoded without a pause.
 RUN_NAMES: Final = 1_024
 
 
@@ -75,7 +75,7 @@ class RouteHandlers:
         self._kv = kv
         self._clock = clock
         self._config = config
-        #: Held while a list of topics is made: it needs memory for all their names.
+        #: Held while a list of topics is built, so that only one list at a time needs the memory.
         self._listing = asyncio.Lock()
 
     def handlers(self) -> dict[int, Handler]:
@@ -118,7 +118,7 @@ class RouteHandlers:
         return await self._names(self._routes.topics(request.header.cluster))
 
     async def unit_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
-        """Serve 311: return the topics with the flag of a unit."""
+        """Serve 311: return the topics that belong to a unit."""
         return await self._flagged(lambda flags: bool(flags & UNIT_FLAG))
 
     async def unit_subscribed_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
@@ -126,7 +126,7 @@ class RouteHandlers:
         return await self._flagged(lambda flags: bool(flags & UNIT_SUBSCRIBED_FLAG))
 
     async def only_unit_subscribed_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
-        """Serve 313: return the topics of no unit that a unit subscribes to."""
+        """Serve 313: return the topics of no unit to which a unit subscribes."""
         both = UNIT_FLAG | UNIT_SUBSCRIBED_FLAG
         return await self._flagged(lambda flags: flags & both == UNIT_SUBSCRIBED_FLAG)
 
@@ -143,7 +143,7 @@ class RouteHandlers:
         for some in found:
             names.update(some)
             await slices.pause()
-        # Sorted and encoded in runs: there may be millions of names, and other requests wait.
+        # Sort and encode in runs: there may be millions of names, and other requests wait.
         left, runs = iter(names), []
         while run := sorted(islice(left, RUN_NAMES)):
             runs.append(run)
@@ -155,7 +155,7 @@ class RouteHandlers:
         return b'{"topicList":[' + b",".join(pieces) + b"]}"
 
     def system_topics(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
-        """Serve 304: return the system topics, which are named after clusters and brokers."""
+        """Serve 304: return the system topics: the names of clusters and brokers."""
         return Reply(body=encode_json(self._routes.system_topics()))
 
 
@@ -175,7 +175,7 @@ class KvHandlers:
         }
 
     async def put(self, peer: Peer, request: Request[h.PutKvConfig]) -> Reply:
-        """Serve 100: set a key; answer once it is on disk."""
+        """Serve 100: set a key; respond once it is on disk."""
         header = request.header
         await self._kv.put(header.namespace, header.key, header.value)
         log.info("key set namespace=%s key=%s peer=%s", header.namespace, header.key, peer.address)
@@ -190,7 +190,7 @@ class KvHandlers:
         return Reply(header=h.KvValueResponse(value))
 
     async def delete(self, peer: Peer, request: Request[h.KvKey]) -> Reply:
-        """Serve 102: remove a key; answer once it is removed on disk."""
+        """Serve 102: remove a key; respond once it is removed on disk."""
         header = request.header
         await self._kv.delete(header.namespace, header.key)
         log.info(
@@ -215,7 +215,7 @@ MAX_WAITING_BYTES: Final = 256 * 1024 * 1024
 
 
 class BrokerHandlers:
-    """Serves the codes by which brokers register, and those that change registrations."""
+    """Serves the registration of brokers, and changes of their registrations by administrators."""
 
     def __init__(self, routes: RouteTable, kv: KvTables, *, clock: Clock) -> None:
         self._routes = routes
@@ -237,8 +237,7 @@ class BrokerHandlers:
         }
 
     async def register(self, peer: Peer, request: Request[h.RegisterBroker]) -> Reply:
-        """Serve 103: register a broker's address and topics; answer with the order
-        configuration."""
+        """Serve 103: register a broker's address and topics; return the order configuration."""
         size_bytes = len(request.body)
         if self._waiting_bytes + size_bytes > MAX_WAITING_BYTES:
             raise BadRequest(
@@ -257,11 +256,11 @@ class BrokerHandlers:
         broker, routes = request.header, self._routes
         content = await self._read(request)
         while content.topics is None and routes.wants_topics(broker, content.version):
-            # The body was read without topics, as they were known. But the broker, and with it its
-            # topics, was removed during the read.
+            # The body was read without its topics, because they were known. During the read the
+            # broker and its topics were removed, so read them now.
             content = await self._read(request)
         if peer.closed:
-            # The broker was removed with its connection, so this is not sent.
+            # The connection was closed meanwhile: do not register the broker. No response is sent.
             return Reply()
         is_new = routes.data_version(broker.broker_addr) is None
         rival = routes.rival_of(broker, peer)
@@ -322,7 +321,10 @@ class BrokerHandlers:
         return Reply()
 
     def query_data_version(self, peer: Peer, request: Request[h.BrokerIdentity]) -> Reply:
-        """Serve 322: answer whether a broker must register again. If not, this is its heartbeat."""
+        """Serve 322: return whether a broker must register again.
+
+        If not, the request counts as the broker's heartbeat.
+        """
         address = request.header.broker_addr
         if len(request.body) > REQUEST_DIALECT_MAX_BYTES:
             raise BadRequest(
@@ -353,7 +355,7 @@ class BrokerHandlers:
         return Reply(header=h.AddWritePermResponse(count))
 
     async def delete_topic(self, peer: Peer, request: Request[h.DeleteTopicInNamesrv]) -> Reply:
-        """Serve 216: remove a topic, from one cluster if it is named, otherwise from all."""
+        """Serve 216: remove a topic from one cluster, or from all if none is named."""
         header = request.header
         async with self._changing:
             self._routes.delete_topic(header.topic, header.cluster_name)
@@ -372,7 +374,7 @@ class BrokerHandlers:
 
 
 class ConfigHandlers:
-    """Serves the codes that show and change the settings of the name server."""
+    """Serves queries and changes of the name server's settings."""
 
     def __init__(self, config: NamesrvConfig, files: Files | None = None) -> None:
         self._config = config
@@ -387,7 +389,7 @@ class ConfigHandlers:
         }
 
     async def update(self, peer: Peer, request: Request[h.NoFields]) -> Reply:
-        """Serve 318: change settings and keep them, all of those sent or none."""
+        """Serve 318: change settings and save them; either all of those sent or none."""
         try:
             values = parse_properties(request.body.decode("utf-8", "replace"))
             if _PROTECTED & values.keys():
@@ -403,7 +405,7 @@ class ConfigHandlers:
         return Reply()
 
     async def _keep(self, wanted: NamesrvConfig) -> None:
-        """Write the changed settings beside the earlier ones. Raise CometError if that fails."""
+        """Add the changed settings to the file of saved ones. Raise CometError if that fails."""
         texts = to_properties(wanted)
         names = [to_wire_name(name) for name in changed_fields(wanted, self._config)]
         changed = {name: texts[name] for name in names}

@@ -3,8 +3,8 @@
     {"configTable":{"ORDER_TOPIC_CONFIG":{"topic":"broker-a:4"}}}
 
 The file is replaced as a whole: the old content is kept as ".bak", and the new one is written to
-".tmp", synced and renamed. So a crash leaves either the old file or the new one. If the file cannot
-be read, because an upstream name server died while writing it, ".bak" is read.
+".tmp", synced and renamed. So a crash leaves either the old file or the new one. If the file is
+damaged, for example because an upstream name server died while writing it, ".bak" is read.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from cometmq.store.files import Files, PosixFiles, read_file, write_file_atomica
 
 log = logging.getLogger(__name__)
 
-#: Namespace of the queues of ordered topics (upstream: NamesrvUtil.java).
+#: Namespace with the order configurations of topics (upstream: NamesrvUtil.java).
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
-#: Limits in characters of a namespace or key, and of a value. An order configuration, a list of
-#: brokers, may be long.
+#: Maximum length, in characters, of a namespace or key, and of a value. Order configurations, which
+#: list brokers, may be long.
 NAME_LENGTH_MAX: Final = 512
 VALUE_LENGTH_MAX: Final = 64 * 1024
 NAMESPACES_MAX: Final = 256
-#: Limit of the characters of all keys and values together, because each change writes all of them.
+#: Maximum total length of all keys and values, because each change writes all of them.
 TOTAL_LENGTH_MAX: Final = 4 * 1024 * 1024
 #: Characters counted for an entry besides its key and value.
 _ENTRY_LENGTH: Final = 16
@@ -57,13 +57,13 @@ class KvTables:
         self._writing = asyncio.Lock()
         self._changes = 0
         self._written = 0
-        #: Last readable content of the file; only that may become the backup.
+        #: Last readable content of the file. Only this content may become the backup.
         self._content: bytes | None = None
 
     def load(self) -> None:
-        """Read the file, or its backup; without either the tables are empty.
+        """Read the file, or its backup if the file is damaged or missing.
 
-        Raise StoreCorrupt if neither can be read.
+        Without both the tables are empty. Raise StoreCorrupt if one exists and none can be read.
         """
         problem = None
         for path in (self._path, self._backup):
@@ -99,8 +99,10 @@ class KvTables:
         return self._tables.get(namespace)
 
     def encoded(self, namespace: str) -> bytes:
-        """Return :meth:`table` as the JSON for brokers and administrators, b"" if it is empty.
-        The text is cached until the next change."""
+        """Return :meth:`table` as JSON for brokers and administrators; b"" if it is empty.
+
+        The JSON is cached until the next change.
+        """
         found = self._encoded.get(namespace)
         if found is None:
             table = self._tables.get(namespace)
@@ -112,23 +114,28 @@ class KvTables:
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value and wait until it is on disk.
 
-        Raise CometError if the file cannot be written; then the value holds until a restart. Raise
-        BadRequest (SYSTEM_ERROR) if a limit is exceeded; nothing changes then.
+        Raise CometError if the file cannot be written; the value then holds until a restart. Raise
+        BadRequest (SYSTEM_ERROR) if a limit is exceeded; nothing has changed then.
         """
         self._length += self._growth(namespace, key, value)
         self._tables.setdefault(namespace, {})[key] = value
         await self._save()
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a key and wait until that is on disk; errors as in :meth:`put`."""
+        """Remove a key and wait until the change is on disk.
+
+        Raise CometError if the file cannot be written; the key then returns with a restart.
+        """
         value = self._tables.get(namespace, {}).pop(key, None)
         if value is not None:
             self._length -= _length_of(key, value)
             await self._save()
 
     def _growth(self, namespace: str, key: str, value: str) -> int:
-        """Return the characters that a value adds to the tables. Raise BadRequest if a limit is
-        exceeded."""
+        """Return the characters that a value adds to the total length.
+
+        Raise BadRequest if a limit is exceeded.
+        """
         for what, text, most in (
             ("namespace", namespace, NAME_LENGTH_MAX),
             ("key", key, NAME_LENGTH_MAX),
@@ -153,7 +160,7 @@ class KvTables:
         self._encoded.clear()
         mine = self._changes
         async with self._writing:
-            # One write covers all changes made during the write before it.
+            # One write includes all changes that were made during the previous write.
             if self._written >= mine:
                 return
             covers = self._changes

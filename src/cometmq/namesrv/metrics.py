@@ -1,4 +1,4 @@
-"""The metrics of a name server, none of which RocketMQ's has."""
+"""Metrics of a name server. RocketMQ's name server has none of them."""
 
 from __future__ import annotations
 

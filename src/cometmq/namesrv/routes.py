@@ -1,14 +1,15 @@
 """Routes: the addresses of brokers, and their topics (upstream: RouteInfoManager.java).
 
-Pure tables: time is an argument, and a connection is only a token that is compared. All tables of a
-broker change in one step, so no answer ever shows a broker in one of them and not in another.
+The tables do no I/O: time is an argument, and a connection is only a token to compare. All tables
+change in one step, so no response shows a broker in one table that is missing in another.
 
-A route is joined from the texts of its brokers and of its queues. Many topics of many brokers have
-the same queues, so each text is stored once; no other cache is needed for fast answers.
+The JSON of a route is joined from encoded parts: one for each broker, one for each queue layout.
+Many topics of many brokers have the same layout, so its text is stored once. No other cache is
+needed for fast responses.
 
 Any machine may register, so everything that a registration leaves in memory is bounded
-(:class:`Limits`). A registration over a limit is refused with a remark that names the limit. It
-changes nothing then, and known brokers stay.
+(:class:`Limits`). A registration over a limit is refused with a remark that names the limit, and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ if TYPE_CHECKING:
 
 #: Time of silence after which a broker is removed (upstream: BROKER_CHANNEL_EXPIRED_TIME).
 BROKER_EXPIRY_MS: Final = 120_000
-#: Limit of shared layouts. Topics usually have few different ones; beyond this number new texts are
-#: not shared with earlier ones.
+#: Limit of shared layouts. Topics usually have few different ones. At the limit the table of shared
+#: ones is cleared, so new layouts are not shared with earlier ones.
 _SHARED_LAYOUTS: Final = 10_000
-#: Memory of a topic of a broker besides its name, and memory of one queue layout.
+#: Memory counted for a topic of a broker besides its name, and for one queue layout.
 ENTRY_BYTES: Final = 64
 LAYOUT_BYTES: Final = 400
-#: Number of topics whose flags are looked at without a pause.
+#: Topics whose flags are checked without a pause.
 FLAG_RUN: Final = 1_024
 _INT32: Final = 1 << 31
 _SHOWN: Final = 80
@@ -59,11 +60,13 @@ _SHOWN: Final = 80
 class Limits:
     """Limits of a route table.
 
-    Lengths are in characters. ``brokers`` limits addresses, and separately names. ``host_brokers``
-    limits the addresses registered by one machine, ``connection_brokers`` those of one connection.
-    A broker has at most ``topics`` topics with ``layouts`` different queue layouts. ``topic_bytes``
-    limits the topics of all brokers together, counted as ENTRY_BYTES plus the name for each topic
-    of each broker.
+    Lengths are in characters. ``brokers`` limits the addresses, and also the names.
+    ``host_brokers`` limits the addresses registered by one machine, ``connection_brokers`` those
+    registered on one connection. ``name_addresses`` and ``name_clusters`` limit the addresses and
+    clusters of one name, ``address_names`` the names of one address. A broker has at most
+    ``topics`` topics with ``layouts`` different queue layouts. ``topic_bytes`` limits the memory
+    counted for the topics of all brokers: the name and ENTRY_BYTES for each topic, and LAYOUT_BYTES
+    for each layout.
     """
 
     name_length: int = 255
@@ -82,15 +85,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Answer to a registering slave about its master; both fields are None for a master."""
+    """Response to a slave about its master. Both fields are None for a master, or without one."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class QueueLayout(Struct, frozen=True, eq=False, gc=False):
-    """Queue counts and permissions of a topic on a broker, and their text in a route, which
-    follows the broker's name. The garbage collector skips it, and tables that hold nothing else."""
+    """Queue counts and permissions of a topic on a broker.
+
+    ``text`` is their JSON in a route, after the broker's name. The garbage collector does not track
+    layouts, nor tables that hold nothing else.
+    """
 
     perm: int
     read_queue_nums: int
@@ -103,7 +109,7 @@ class QueueLayout(Struct, frozen=True, eq=False, gc=False):
 class Registration:
     """Content of a broker's registration.
 
-    ``topics`` is None if they were not read, because those of this version are known.
+    ``topics`` is None if they were not read, because this version of them is known.
     """
 
     version: DataVersion
@@ -113,8 +119,11 @@ class Registration:
 
 @dataclass(slots=True)
 class _LiveBroker:
-    """One registered address: the time of its last heartbeat, its connection, its machine, and
-    the broker names that use it."""
+    """One registered address.
+
+    ``last_seen_ms`` is the time of the last heartbeat, ``channel`` the connection, ``host`` the
+    machine. ``names`` are the broker names that use the address.
+    """
 
     last_seen_ms: int
     data_version: DataVersion
@@ -129,7 +138,8 @@ class _Broker:
     """One broker name: its cluster, the address of each id, its topics, and its texts in routes.
 
     ``clusters`` are all clusters in which it registered. ``layouts`` is an upper bound of the
-    number of different queue layouts of its topics; ``topic_bytes`` is the memory counted for them.
+    number of different queue layouts of its topics; ``topic_bytes`` is the memory counted for its
+    topics without layouts.
     """
 
     name: str
@@ -155,8 +165,7 @@ class _Broker:
 class RouteTable:
     """Brokers, clusters and topics of one name server.
 
-    ``expiry_ms`` is the time after which a silent broker is removed; ``limits`` are those of the
-    tables.
+    ``expiry_ms`` is the time after which a silent broker is removed.
     """
 
     def __init__(self, *, expiry_ms: int = BROKER_EXPIRY_MS, limits: Limits | None = None) -> None:
@@ -204,9 +213,9 @@ class RouteTable:
         return found
 
     def wants_topics(self, broker: RegisterBroker, version: DataVersion) -> bool:
-        """Decide whether the topics of a registration are needed.
+        """Return whether the topics of a registration must be read.
 
-        They are only for a master, and only if its data version differs from the last one.
+        That is so for a master that is not registered, or whose data version has changed.
         """
         if broker.broker_id != MASTER_ID:
             return False
@@ -227,8 +236,8 @@ class RouteTable:
     ) -> Registered:
         """Register a broker's address and topics, over a connection from the machine ``host``.
 
-        Topics that a registration does not list stay, because a broker registers a created topic
-        alone. Raise BadRequest if a limit is exceeded; nothing has changed then.
+        Topics that a registration does not list stay, because a broker may register only a topic
+        that it has created. Raise BadRequest if a limit is exceeded; nothing has changed then.
         """
         name, address = broker.broker_name, broker.broker_addr
         wanted = self.wants_topics(broker, content.version)
@@ -317,9 +326,9 @@ class RouteTable:
         known.topic_bytes, known.layouts = topic_bytes, layouts
 
     def _displace(self, known: _Broker, broker_id: int, address: str, channel: object) -> None:
-        """Put an address under its id, in place of the broker's former address there.
+        """Store an address under its broker id, in place of the former address of that id.
 
-        The former address is removed if it came over the same connection.
+        The former address is removed if it was registered over the same connection.
         """
         former = known.addresses.get(broker_id, address)
         _place(known, broker_id, address)
@@ -330,8 +339,7 @@ class RouteTable:
             self._forget(former)
 
     def heartbeat(self, address: str, version: DataVersion, now_ms: int) -> bool:
-        """Count a broker's query as its heartbeat; return True instead if it must register
-        again."""
+        """Note a heartbeat and return False; or return True if the broker must register again."""
         live = self._live.get(address)
         if live is None or live.data_version != version:
             return True
@@ -346,7 +354,7 @@ class RouteTable:
     def rival_of(self, broker: RegisterBroker, channel: object) -> str:
         """Return the address of another live master that has the name of a registering master.
 
-        Return "" if there is none, or if it is the same broker under its former address.
+        Return "" if there is none, or if it is the same broker (connection) with a former address.
         """
         known = self._brokers.get(broker.broker_name)
         if known is None or broker.broker_id != MASTER_ID:
@@ -365,8 +373,11 @@ class RouteTable:
     # -------------------------------------------------------------------------------- brokers go
 
     def unregister(self, broker: BrokerIdentity) -> bool:
-        """Remove a broker that stops; return False if this address is not registered under this
-        name and id. If another address took over the id meanwhile, it stays."""
+        """Remove the address of a broker that stops.
+
+        Return False and do nothing if the address is not registered under this name and id, for
+        example because another address has taken over the id.
+        """
         known = self._brokers.get(broker.broker_name)
         if known is None or known.addresses.get(broker.broker_id) != broker.broker_addr:
             return False
@@ -374,9 +385,9 @@ class RouteTable:
         return True
 
     def channel_closed(self, channel: object) -> list[str]:
-        """Remove the brokers that registered last over a closed connection; return their addresses.
+        """Remove the brokers whose last registration came over a closed connection.
 
-        The time depends on the number of these brokers, not on that of all.
+        Return their addresses. The time depends on the number of these brokers, not of all.
         """
         gone = list(self._over.get(channel, ()))
         for address in gone:
@@ -384,9 +395,9 @@ class RouteTable:
         return gone
 
     def expire(self, now_ms: int) -> list[tuple[str, object]]:
-        """Remove every broker that was silent too long.
+        """Remove every broker that was silent for too long.
 
-        Return their addresses and connections; the caller closes these.
+        Return their addresses and connections. The caller closes the connections.
         """
         limit_ms = now_ms - self._expiry_ms
         due = [
@@ -412,7 +423,7 @@ class RouteTable:
                 self._forget_name(name)
 
     def _drop(self, address: str) -> _LiveBroker | None:
-        """Remove an address from the live ones, and from its connection's."""
+        """Remove an address from the tables of addresses, connections and machines."""
         live = self._live.pop(address, None)
         if live is not None:
             over = self._over[live.channel]
@@ -436,8 +447,7 @@ class RouteTable:
     # ------------------------------------------------------------------------------------ topics
 
     def pick(self, topic: str, order_topic_conf: str | None = None) -> bytes | None:
-        """Return the route of a topic as JSON (a ``TopicRoute``); None if no broker has the
-        topic."""
+        """Return the route of a topic as JSON (``TopicRoute``); None if no broker has the topic."""
         holding: list[_Broker] = []
         queues: list[bytes] = []
         for broker in self._brokers.values():
@@ -474,7 +484,7 @@ class RouteTable:
     def wipe_write_perm(self, name: str) -> int:
         """Remove write permission from every topic of a broker; return their number.
 
-        It lasts until the broker registers a new data version, as upstream.
+        The change lasts until the broker registers a new data version, as upstream.
         """
         return self._set_perm(name, keep=~PERM_WRITE, add=0)
 
@@ -505,12 +515,13 @@ class RouteTable:
     # ------------------------------------------------------------------------------------- lists
 
     def topics(self, cluster: str | None = None) -> list[Collection[str]]:
-        """Return the topics of each broker, in all clusters or in one."""
+        """Return the topics of each broker, in all clusters or in one, as live views."""
         names = self._brokers if cluster is None else self._clusters.get(cluster, ())
         return [self._brokers[name].topics.keys() for name in names]
 
     def flagged_topics(self, is_wanted: Callable[[int], bool]) -> Iterator[list[str]]:
-        """Yield the topics of each broker whose flags ``is_wanted`` accepts, in runs."""
+        """Yield the topics whose flags ``is_wanted`` accepts, in lists; a topic of several brokers
+        is yielded for each."""
         for name in list(self._brokers):
             broker = self._brokers.get(name)
             left = iter(list(broker.topics.items()) if broker else ())
@@ -518,16 +529,16 @@ class RouteTable:
                 yield [topic for topic, layout in some if is_wanted(layout.topic_sys_flag)]
 
     def system_topics(self) -> TopicList:
-        """Return the names that are system topics everywhere: clusters and broker names.
+        """Return the system topics of a cluster: the names of clusters and brokers.
 
-        The list also has one broker's address, which mqadmin asks for the others.
+        The response also has the address of one broker, which mqadmin asks for further ones.
         """
         names = sorted({*self._clusters, *self._brokers})
         addresses = (at for broker in self._brokers.values() for at in broker.addresses.values())
         return TopicList(names, next(addresses, None))
 
     def clusters(self) -> ClusterInfo:
-        """Return every broker's addresses, and every cluster's brokers."""
+        """Return the addresses of every broker, and the brokers of every cluster."""
         brokers = {}
         for name, broker in self._brokers.items():
             brokers[name] = ClusterBroker(name, broker.data().broker_addrs, broker.cluster)
@@ -537,7 +548,7 @@ class RouteTable:
 
 
 def _place(broker: _Broker, broker_id: int, address: str) -> None:
-    """Put an address under its id."""
+    """Store an address under its broker id."""
     if broker.addresses.get(broker_id) == address:
         return
     # A slave that became the master keeps its address, and must not stay under its old id.
@@ -552,8 +563,8 @@ def _member(name: str, value: str) -> bytes:
 
 
 def check_texts(broker: RegisterBroker, filter_servers: list[str], limits: Limits) -> None:
-    """Raise BadRequest (SYSTEM_ERROR) if a text of a registration is too long, or if it has too
-    many filter servers."""
+    """Raise BadRequest (SYSTEM_ERROR) if a registration has a text that is too long, or too many
+    filter servers."""
     most = limits.name_length
     texts = {
         "brokerName": broker.broker_name,

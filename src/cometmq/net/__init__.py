@@ -1,5 +1,5 @@
-"""Network layer around the protocol code: accept loop, fair scheduling of peers, outgoing
-connections.
+"""Network layer around the protocol code: accepts connections, serves them in fair turns, and
+connects to other processes.
 
 Only this package uses asyncio transports and creates tasks.
 """

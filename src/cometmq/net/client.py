@@ -1,9 +1,9 @@
 """Outgoing connections: requests and one-way requests to other processes, pooled by address.
 
 All callers in the process share one connection per address. Requests made in one turn of the event
-loop leave in one write. A connection limits its requests in flight and its unwritten bytes; beyond
-a limit callers wait, within their own timeouts. Requests that the peer starts (a broker notifies a
-consumer that its group changed) go to the handlers passed to the constructor.
+loop are sent in one write. A connection limits its requests in flight and its unsent bytes; at a
+limit callers wait, within their own timeouts. Requests that the peer starts (for example a broker
+notifies a consumer that its group changed) go to the handlers passed to the constructor.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Serves a request that the peer started: receives its address and the request, returns the reply
-#: (None for one-way requests). A CometError is answered with its code and remark.
+#: Serves a request that the peer started. It gets the peer's address and the request, and returns
+#: the reply (None for one-way requests). A CometError is answered with its code and remark.
 InboundHandler = Callable[[str, Request[Any]], Coroutine[Any, Any, "Reply | None"]]
 
 #: Outcome of a waiting request: its response, the loss of its connection, or None on a timeout.
@@ -56,7 +56,7 @@ Outcome = Response | NotConnected | None
 
 
 class Pulled(NamedTuple):
-    """A plain answer to a pull (speedups: requests)."""
+    """Plain response to a pull: only the usual header fields (speedups/plain/requests.py)."""
 
     body: bytes
     suggested_id: int
@@ -65,7 +65,7 @@ class Pulled(NamedTuple):
     max_offset: int
 
 
-#: Constant pieces of a header that is sent often; with credentials each request is signed.
+#: Constant pieces of a header that is sent often; a SignedHead, if requests are signed.
 CutHead = tuple[bytes, ...] | SignedHead
 
 _MAX_INBOUND: Final = 256
@@ -99,13 +99,13 @@ def split_address(address: str) -> tuple[str, int]:
 def _checked(code: object, body: bytes) -> bytes:
     """Return a body as immutable bytes. Raises LocalProtocolError for an invalid body or code.
 
-    An invalid body would otherwise break the write that all requests of a turn share.
+    All requests of a turn share one write, which an invalid body would break.
     """
     if type(body) is not bytes:
         if not isinstance(body, bytes | bytearray | memoryview):
             raise LocalProtocolError(f"its body is {type(body).__name__}; use bytes")
         body = bytes(body)
-    # The peer could not parse the stream after a code that does not fit its header.
+    # The peer could not parse a header with a longer code, nor the stream after it.
     if not (isinstance(code, int) and -0x8000_0000 <= code < 0x8000_0000):
         raise LocalProtocolError("a code is a 32-bit integer")
     return body
@@ -164,8 +164,8 @@ class Remoting:
         return f"<Remoting in flight {{{links}}}, opening {sorted(self._opening)}>"
 
     def use_credentials(self, credentials: Credentials | None) -> None:
-        """Sign further requests with these credentials, on open connections too; None for no
-        signatures."""
+        """Sign further requests with these credentials, also on open connections; None ends
+        signing."""
         self.options = replace(self.options, credentials=credentials)
 
     def in_flight(self) -> dict[str, int]:
@@ -194,9 +194,10 @@ class Remoting:
     ) -> Response:
         """Send a request and wait for its response, which may have any code.
 
-        Raises NotConnected (no connection, or it broke before the response), RequestTimedOut after
-        ``timeout_ms``, which includes the opening of a connection, and at once LocalProtocolError
-        for a request that cannot be encoded or that exceeds the limits of servers.
+        ``timeout_ms`` includes the opening of a connection. Raises RequestTimedOut after it, and
+        NotConnected if there is no connection or it breaks before the response. Raises
+        LocalProtocolError at once if the request cannot be encoded or is larger than servers
+        accept.
         """
         deadline_ms = self.clock.monotonic_ms() + timeout_ms
         link = self._links.get(address)
@@ -210,10 +211,10 @@ class Remoting:
         return outcome
 
     def cut_head(self, code: int, header: Header, names: Sequence[str]) -> CutHead:
-        """Return the pieces of a header for :meth:`pull` or ``Link.post``, cut at ``names``.
+        """Return the pieces of an encoded header for :meth:`pull` or ``Link.post``.
 
-        Requests that differ in these values alone share the pieces. Raises LocalProtocolError if
-        the header cannot be encoded.
+        The header is cut at the values of the fields ``names``, so requests that differ only in
+        these values can share the pieces. Raises LocalProtocolError if it cannot be encoded.
         """
         credentials = self.options.credentials
         try:
@@ -229,8 +230,8 @@ class Remoting:
     ) -> Pulled | Response:
         """Send a pull with a header from :meth:`cut_head` and wait for its response.
 
-        Return Pulled for a plain response. Raises NotConnected and RequestTimedOut, as
-        :meth:`request` does.
+        ``numbers`` are the values of the cut fields. Return Pulled for a plain response. Raises
+        NotConnected and RequestTimedOut, as :meth:`request` does.
         """
         deadline_ms = self.clock.monotonic_ms() + timeout_ms
         link = self._links.get(address)
@@ -262,9 +263,7 @@ class Remoting:
         timeout_ms: int,
         codec: int = JSON,
     ) -> Response:
-        """Send a request like :meth:`request`; raise BrokerRefused for every response code but
-        SUCCESS.
-        """
+        """Call :meth:`request`; raise BrokerRefused unless the response code is SUCCESS."""
         response = await self.request(
             address, code, header, body, timeout_ms=timeout_ms, codec=codec
         )
@@ -282,10 +281,10 @@ class Remoting:
         timeout_ms: int = 3000,
         codec: int = JSON,
     ) -> None:
-        """Send a request without a response. Returning means only that it was queued for sending.
+        """Queue a request that has no response; return before it is sent.
 
-        Raises NotConnected, RequestTimedOut when the peer accepts no bytes for ``timeout_ms``, and
-        LocalProtocolError as :meth:`request`.
+        Raises NotConnected, RequestTimedOut if the connection accepts no request for
+        ``timeout_ms``, and LocalProtocolError as :meth:`request` does.
         """
         link = self._links.get(address)
         if link is None or link.blocked:
@@ -305,9 +304,7 @@ class Remoting:
             await link.wait_closed()
 
     async def _ready(self, address: str, code: int, deadline_ms: int, timeout_ms: int) -> Link:
-        """Return an open connection that accepts another request; wait for one until the
-        deadline.
-        """
+        """Return an open connection that accepts a request; wait for it until the deadline."""
         try:
             async with asyncio.timeout(max(0, deadline_ms - self.clock.monotonic_ms()) / 1000):
                 while True:
@@ -326,7 +323,7 @@ class Remoting:
             task = self.tasks.spawn(self._connect(address), name=f"connect {address}")
             self._opening[address] = task
             task.add_done_callback(lambda _: self._opening.pop(address, None))
-        # Several callers may wait for one attempt, and none of them may cancel it for the others.
+        # Several callers may wait for this attempt. A cancelled one must not cancel it.
         await ended(task)
         if task.cancelled():
             raise NotConnected(address, "this client is closed")
@@ -424,7 +421,7 @@ class Link(asyncio.Protocol):
             )
             _check_size(head, body)
             self._write(head, body)
-            # Deadlines mostly lie after the timer's, so the timer is rarely set again.
+            # Most deadlines are later than the timer's, so it is rarely set again.
             if deadline_ms < self._timer_ms:
                 self._arm(deadline_ms)
             if connection.in_flight >= self._options.max_in_flight:
@@ -449,10 +446,10 @@ class Link(asyncio.Protocol):
         key: str,
         deadline_ms: int,
     ) -> tuple[int, asyncio.Future[Any]]:
-        """Send a plain send (speedups: requests); return its opaque and a future.
+        """Send a message with a header from :meth:`Remoting.cut_head`; return opaque and future.
 
-        ``pieces`` are of :meth:`Remoting.cut_head`. The future receives the result, made of ``key``
-        and ``place``, or another outcome.
+        A plain response (speedups/plain/requests.py) sets a result made from ``key`` and ``place``;
+        otherwise the future gets an Outcome. ``deadline_ms`` is monotonic time.
         """
         if type(pieces) is SignedHead:
             pieces = pieces.sign((place[3], born_ms, properties), body)
@@ -467,7 +464,7 @@ class Link(asyncio.Protocol):
     ) -> tuple[int, asyncio.Future[Pulled | Outcome]]:
         """Send a pull; return its opaque and a future of its outcome.
 
-        The header is made of ``pieces`` with ``numbers`` and the opaque between them.
+        The header consists of ``pieces`` with ``numbers`` and the opaque between them.
         """
         if type(pieces) is SignedHead:
             pieces = pieces.sign(numbers)
@@ -484,7 +481,7 @@ class Link(asyncio.Protocol):
         deadline_ms = known[0]
         self._out.append(frame)
         self._out_bytes += len(frame)
-        # All requests of a turn of the loop leave in one write.
+        # Send all requests of a turn of the loop in one write.
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -501,7 +498,7 @@ class Link(asyncio.Protocol):
         self.review()
 
     def review(self) -> None:
-        """Let callers in again as far as there is room."""
+        """Wake callers that wait, if requests are accepted again."""
         if self.blocked or self._unblocked:
             self._review()
 
@@ -527,7 +524,7 @@ class Link(asyncio.Protocol):
                 self._review()
 
     def _proof(self, header: Header | None, body: bytes) -> dict[str, str] | None:
-        """Return the fields that sign a request; None if requests are not signed."""
+        """Return the header fields that sign a request; None if requests are not signed."""
         credentials = self._owner.options.credentials
         return None if credentials is None else signed(credentials, to_ext(header), body)
 
@@ -541,8 +538,8 @@ class Link(asyncio.Protocol):
         """Send queued bytes, then close."""
         self._problem = problem
         self._flush()
-        # After a second close(), asyncio's TLS transport ignores abort() and waits 30 s for a peer
-        # that is silent.
+        # Close only once: after a second close(), asyncio's TLS transport ignores abort() and waits
+        # 30 s for a silent peer.
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
@@ -704,7 +701,7 @@ class Link(asyncio.Protocol):
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _review(self) -> None:
-        """Accept requests again as far as both limits allow, and wake callers that wait."""
+        """Accept requests again if both limits allow it, and wake callers for the free places."""
         room = self._options.max_in_flight - self.connection.in_flight
         if not self._write_paused and room > 0:
             self.blocked = False

@@ -1,11 +1,13 @@
-"""Runs the garbage collector between requests: often when the loop is idle, rarely when it is busy.
+"""Garbage collection between requests: often when the loop is idle, rarely when it is busy.
 
-Few objects in a server die in reference cycles, but a collection must traverse every object to find
-them: 30 ms and more with 100 000 queues, at an arbitrary moment. Therefore objects that survive a
-collection are frozen, so that later collections do not traverse them, and a full collection never
-finds more than OBJECTS_BOUND new objects. A frozen object is still freed with its last reference.
-Cycles of frozen objects are never freed, so objects with the lifetime of a connection must not form
-cycles (tests/broker/test_connection_life.py).
+Few objects in a server die in reference cycles, but a collection traverses every object to find
+them. With 100 000 queues that takes 30 ms or more, at an arbitrary moment. Therefore objects that
+survive a collection are frozen, and later collections do not traverse them. A full collection
+starts after OBJECTS_BOUND new objects at the latest.
+
+A frozen object is still freed with its last reference. Cycles of frozen objects are never freed, so
+objects with the lifetime of a connection must not form cycles
+(tests/broker/test_connection_life.py).
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ if TYPE_CHECKING:
     from cometmq.net.eventloop import Watchdog
     from cometmq.net.tasks import Tasks
 
-#: New objects after which the interpreter starts a young collection, at any point: 1 to 3 ms.
+#: New objects after which the interpreter starts a young collection, at any point; it takes 1 to
+#: 3 ms.
 YOUNG_OBJECTS: Final = 10_000
 #: New objects after which a full collection runs in the next turn of the loop.
 OBJECTS_BOUND: Final = 50_000
-#: Once this many objects have survived, they are frozen: the next collection would take 1 ms.
+#: Surviving objects after which they are frozen. To traverse that number takes 1 ms.
 FREEZE_OBJECTS: Final = 5_000
 #: Intervals of collections in an idle and in a busy loop.
 IDLE_INTERVAL_MS: Final = 1_000
@@ -35,7 +38,7 @@ _OLDEST: Final = 2
 
 
 class Collector:
-    """Garbage collection of this process, from :meth:`start` to :meth:`stop`."""
+    """Control of this process's garbage collection, from :meth:`start` to :meth:`stop`."""
 
     def __init__(self, clock: Clock, watchdog: Watchdog) -> None:
         self._clock = clock
@@ -57,7 +60,7 @@ class Collector:
         tasks.keep(self._collect_forever, name="collect garbage", clock=self._clock)
 
     def stop(self) -> None:
-        """Restore the interpreter's own collection; frozen objects stay frozen."""
+        """Restore the interpreter's former settings; frozen objects stay frozen."""
         if self._observe in gc.callbacks:
             gc.callbacks.remove(self._observe)
             enabled, threshold = self._before
@@ -87,7 +90,7 @@ class Collector:
         return self._clock.monotonic_ns() - begin_ns < IDLE_TURN_NS
 
     def _observe(self, phase: str, info: dict[str, int]) -> None:
-        # The interpreter calls this around every collection, including those that it starts itself.
+        # Called before and after every collection, also those that the interpreter starts.
         if phase == "start":
             self._begin_ns = self._clock.monotonic_ns()
             self._new_objects += gc.get_count()[0]

@@ -3,14 +3,14 @@
 A :class:`Watchdog` logs and counts, by handler, every turn that blocks the loop for too long.
 
 Busy polling: a loop without work sleeps, and on an idle processor it takes 40 us or more to wake
-up: longer than most requests. A client with one request in flight pays this for every request. So
-after a request the loop polls for the next one for a short time, and sleeps only after that.
+up, longer than most requests take. A client with one request in flight pays this for every request.
+So after a request the loop polls its sockets for a short time before it sleeps.
 
 Polling pays only if the next request comes within that time. A weighted mean of the last pauses
-predicts it: an idle server never polls, and one whose pauses get longer stops after a few polls
-without a result. Polling does not pay either if other threads or processes want the processor,
-which is awake then anyway. So each poll yields the processor; if another one took it, polling stops
-for a time that grows with each such case (docs/decisions/0005-lookout.md has the numbers).
+between requests predicts this: an idle server never polls, and one whose pauses get longer stops
+after a few polls without a result. Polling does not pay either if other threads or processes want
+the processor. So each poll yields the processor. If another thread or process took it, polling
+stops for a time that grows with each such case (docs/decisions/0005-lookout.md has the numbers).
 """
 
 from __future__ import annotations
@@ -33,21 +33,22 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: A turn longer than this is a stall that affects other connections.
+#: A turn longer than this is a stall, because other connections wait that long.
 STALL_NS: Final = 20_000_000
 #: A turn shorter than this need not be reported.
 SHORT_NS: Final = 200_000
-#: Upper ends of the ranges by which longer turns are counted.
+#: Upper bounds of the histogram of turns longer than SHORT_NS.
 TURN_BOUNDS_S: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 #: Handlers counted separately; the number is limited because task names may contain data.
 HANDLERS_MAX: Final = 200
 
-#: The newest pause has a weight of 1/2**3. A pause counts as at most twice the polling time.
+#: In the mean, the newest pause has a weight of 1/2**3. A pause counts as at most twice the polling
+#: time.
 _WEIGHT_SHIFT: Final = 3
 #: If yielding the processor takes at least this long, another thread or process used it.
 _TAKEN_NS: Final = 20_000
-#: Time without polling after that: four times the last one, halved by every request that polling
-#: found.
+#: Time without polling after the processor was taken: four times the last such time. Every request
+#: that polling finds halves it.
 _REST_MIN_NS: Final = 1_000_000
 _REST_MAX_NS: Final = 500_000_000
 _TAKEN_SHIFT: Final = 2
@@ -129,8 +130,8 @@ class Watchdog:
 class BusyPoll:
     """Busy polling of one event loop, for ``look_us`` after the last request.
 
-    While ``waits`` is not empty the loop sleeps as usual: a thread is at work for the items in it,
-    and a loop that polls would keep the interpreter lock from it. ``offer`` yields the processor.
+    ``waits`` holds the work of a thread. While it is not empty the loop sleeps as usual, because a
+    polling loop would keep the interpreter lock from that thread. ``offer`` yields the processor.
     ``served`` is True if requests came in during this turn.
     """
 
@@ -204,7 +205,7 @@ class BusyPoll:
         if not self._quiet_since_ns:
             self._quiet_since_ns = now_ns
             return self._pause_ns < self._look_ns and now_ns >= self._rests_until_ns
-        # With a clock that stands still, as in tests, the loop would poll for ever.
+        # ``0 <``: with a clock that stands still, as in tests, the loop would poll for ever.
         return 0 < now_ns - self._quiet_since_ns < self._look_ns
 
     def _has_processor(self) -> bool:

@@ -1,7 +1,7 @@
 """Check of the Host header of HTTP requests, against DNS rebinding.
 
-A web site can make its own name point to an address of this machine or network. Its page could then
-read what this process serves. The browser still sends the site's name in the Host header, so only
+A web site can make its own name resolve to an address of this machine or network. Its pages could
+then read from this process. The browser still sends the site's name in the Host header, so only
 known names are accepted.
 """
 
@@ -18,14 +18,14 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{0,5})?
 
 
 def host_names(names: Iterable[str]) -> frozenset[str]:
-    """Return names in the form in which :func:`is_known_host` compares them."""
+    """Return host names in the form that :func:`is_known_host` compares."""
     return frozenset(name.lower().rstrip(".") for name in names)
 
 
 def is_known_host(header: str, names: frozenset[str], *, short_names: bool = False) -> bool:
     """Return whether a Host header is an address, localhost, or one of ``names``.
 
-    ``short_names`` accepts names without a dot: no web site on the internet has such a name.
+    ``short_names`` also accepts names without a dot, which no web site on the internet has.
     """
     found = _HOST.fullmatch(header)
     if found is None:

@@ -1,8 +1,7 @@
-"""Limits of what the clients of a server may take of it: their settings, and how often each was
-reached.
+"""Limits on the clients of a server: their settings, and counts of how often each was reached.
 
-Every limit of a server is counted here, also those that other modules enforce.
-:meth:`ServerLimits.hit` counts it and logs one line at a bounded rate; the counts are part of a
+All limits of a server are counted here, also those that other modules enforce.
+:meth:`ServerLimits.hit` counts one and logs a line, at a bounded rate. The counts are part of a
 broker's runtime information. The page "Limits" of the documentation has the table of all limits.
 """
 
@@ -30,19 +29,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A sender may be slower than this only until the time for a frame has passed.
+#: Bytes received of a frame that extend its time limit by 1 ms.
 SLOWEST_BYTES_PER_MS: Final = 16
-#: Lines that each limit may log at once, and a second after that.
+#: Log lines of each limit: allowed at once, and per second after that.
 _LINES_AT_ONCE: Final = 10
 _LINES_PER_SECOND: Final = 1
-#: Limit of addresses or accounts whose request rate is remembered. At the limit, the fullest of the
-#: oldest few is dropped.
+#: Limit of addresses or accounts whose request rate is remembered. At the limit, one of the _OLDEST
+#: least recently used is dropped: the one with most requests left.
 _KEYS_MAX: Final = 10_000
 _OLDEST: Final = 16
-#: Size of the part of an IPv6 address that names a network, and of the port after an address.
+#: Size of the network part of an IPv6 address, and of the port after a packed address.
 _NETWORK_BYTES: Final = 8
 _PORT_BYTES: Final = 4
-#: Bytes of a connection that the system takes and has not sent.
+#: Limit of bytes that the kernel accepts for a connection and has not sent.
 UNSENT_BYTES: Final = 256 * 1024
 _URGENT: Final = frozenset(code for code, spec in REGISTRY.items() if spec.urgent)
 
@@ -160,7 +159,7 @@ class ServerLimits:
         self._hosts: dict[str, int] = {}
 
     def hit(self, limit: Limit, peer: str, reason: str) -> None:
-        """Count that ``peer`` reached a limit, and log it if the limit may log a line by now."""
+        """Count that ``peer`` reached a limit, and log it if the rate of log lines permits."""
         self.count(limit)
         now_ms = self.now_ms()
         lines = self._lines.get(limit)
@@ -179,7 +178,7 @@ class ServerLimits:
         return sum(self._hosts.values())
 
     def facts(self) -> Mapping[str, str]:
-        """Return the counts by name, and the number of connections."""
+        """Return the counts and the number of connections, for the runtime information."""
         return {
             "openConnections": str(self.open_connections),
             **{f"limitHits_{limit.value}": str(count) for limit, count in self.hits.items()},
@@ -198,8 +197,10 @@ class ServerLimits:
             self._hosts.pop(host, None)
 
     def refusal(self, host: str, open_connections: int, room: int) -> tuple[Limit, str] | None:
-        """Return the limit that another connection of a host would exceed, and why; None if it may
-        enter. ``room`` is the number of connections that the process has descriptors for.
+        """Return the limit that another connection of a host would exceed, and the reason.
+
+        Return None if it may be accepted. ``room`` is the number of connections that this server
+        may have, given the descriptors of the process.
         """
         settings = self.settings
         most = min(room, settings.max_connections or room)
@@ -215,7 +216,7 @@ class ServerLimits:
 
 
 class FrameTimer:
-    """Finds a sender that does not finish a frame that it began."""
+    """Detects a connection on which a frame was begun and is not completed in time."""
 
     __slots__ = ("_begun_at", "_since_ms")
 
@@ -224,12 +225,13 @@ class FrameTimer:
         self._since_ms = 0
 
     def reset(self) -> None:
-        """Forget the frame: it is complete, or the server itself does not read."""
+        """Forget the frame, because it is complete or the server does not read now."""
         self._begun_at = -1
 
     def is_late(self, begun_at: int, has_bytes: int, now_ms: int, timeout_ms: int) -> bool:
-        """Return whether the frame that begins at offset ``begun_at`` of the stream, of which
-        ``has_bytes`` arrived, takes too long. Its time begins with the first call for it.
+        """Return whether a frame takes too long. Its time begins with the first call for it.
+
+        The frame begins at offset ``begun_at`` of the stream, and ``has_bytes`` of it have arrived.
         """
         if begun_at != self._begun_at:
             self._begun_at, self._since_ms = begun_at, now_ms
@@ -245,30 +247,30 @@ class Sender(Protocol):
 
 
 class RequestRates:
-    """Allowances of ``per_second`` requests for each name, an address or an account.
+    """Limit of ``per_second`` requests for each address or each account.
 
-    Requests that are urgent (protocol/registry.py) have an allowance of their own, so that a client
-    over the limit keeps its place in its group.
+    Urgent requests (protocol/registry.py), such as heartbeats, are counted separately, so that a
+    client over the limit stays in its group.
     """
 
     def __init__(self, limits: ServerLimits, per_second: int) -> None:
         self._limits = limits
         self._per_second = per_second
-        #: The one that was used longest ago is the first.
+        #: By name and urgency, the least recently used first.
         self._allowances: dict[tuple[str | bytes, bool], Allowance] = {}
 
     def take_of_address(self, peer: Sender, request: Request[Any]) -> None:
-        """Count a request of the address of ``peer``, or of its /64 network if it is IPv6: one
-        client may use all addresses of it.
+        """Count a request of the address of ``peer``.
 
-        Raises BadRequest (SYSTEM_BUSY) if the address has no request left.
+        A /64 network of IPv6 counts as one address, because one client may use all addresses in it.
+        Raises BadRequest (SYSTEM_BUSY) if the limit is reached.
         """
         packed = peer.host_bytes[:-_PORT_BYTES]
         if not self._take(packed[:_NETWORK_BYTES], request):
             self._refuse(peer, _network_text(packed))
 
     def take_of_account(self, peer: Sender, request: Request[Any], account: str) -> None:
-        """Count a request of an account. Raises BadRequest (SYSTEM_BUSY) if it has none left."""
+        """Count a request of an account. Raises BadRequest (SYSTEM_BUSY) at the limit."""
         if not self._take(account, request):
             self._refuse(peer, account)
 
@@ -278,7 +280,7 @@ class RequestRates:
         allowance = allowances.pop(key, None)
         if allowance is None:
             if len(allowances) >= _KEYS_MAX:
-                # One that is full again is lost without effect, any other would begin again.
+                # Dropping a full allowance changes nothing, because a new one begins full.
                 oldest = islice(allowances, _OLDEST)
                 del allowances[max(oldest, key=lambda each: allowances[each].left(now_ms))]
             allowance = Allowance(self._per_second, self._per_second, now_ms)
@@ -299,20 +301,21 @@ def _network_text(packed: bytes) -> str:
 
 
 def bound_unsent(listener: socket.socket) -> None:
-    """Have the system take bytes for a connection of a listener only while less than UNSENT_BYTES
-    wait in it to be sent; accepted sockets inherit it. Does nothing where there is no such option.
+    """Limit the bytes that the kernel holds unsent for each connection of a listener.
 
-    Bytes on their way do not count, so this limits no throughput. Without it the system takes 4 MB
-    for a client that does not read.
+    Accepted sockets inherit the limit, UNSENT_BYTES. Without it the kernel takes 4 MB for a client
+    that does not read. Bytes sent and not acknowledged do not count, so it does not limit the
+    throughput. Does nothing on systems without this option.
     """
     with contextlib.suppress(AttributeError, OSError):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
 def notice_dead_clients(one: socket.socket, idle_s: int) -> None:
-    """Have the system close a connection whose other side is gone, or does not take bytes, for
-    ``idle_s``; 0 leaves it open. Sockets that a listener accepts inherit this. Does nothing where
-    there are no such options.
+    """Have the kernel close a connection whose peer is gone, or takes no bytes, for ``idle_s``.
+
+    0 switches this off. Sockets that a listener accepts inherit the options. Does nothing on
+    systems without them.
     """
     for level, name, value in (
         (socket.SOL_SOCKET, "SO_KEEPALIVE", int(idle_s > 0)),

@@ -1,8 +1,8 @@
-"""How outgoing connections are made: TLS, credentials, and their limits.
+"""Options of outgoing connections: TLS, credentials, timeouts and limits.
 
 :class:`ConnectOptions` is one frozen value that clients and servers pass to Remoting (client.py).
-Credentials are read from a file with the form of RocketMQ's ``conf/tools.yml``; TLS has the options
-of its ``tls.client.*`` properties (upstream: TlsSystemConfig.java, TlsHelper.java).
+Credentials are read from a file in the form of RocketMQ's ``conf/tools.yml``. The TLS options are
+those of its ``tls.client.*`` properties (upstream: TlsSystemConfig.java, TlsHelper.java).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Time between two looks at the file of the credentials.
+#: Interval at which the credentials file is checked for changes.
 CREDENTIALS_POLL_MS: Final = 1_000
 _CREDENTIALS_MAX_BYTES: Final = 64 * 1024
 #: Results of OpenSSL's verification (X509_V_ERR_*).
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
 _UNKNOWN_ISSUER: Final = frozenset({2, 18, 19, 20, 21, 27})
-#: Parts of the alerts of servers that do not accept a client's certificate, or miss it.
+#: Parts of the TLS alerts of servers that refuse a client's certificate, or require one.
 _CERTIFICATE_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
 _OTHER_NAME: Final = frozenset({62, 64})
 _PEM_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
@@ -48,9 +48,9 @@ class TlsOptions:
     """TLS of outgoing connections. The paths are files in PEM format.
 
     ``ca_path`` has the authorities that sign the certificates of servers; without it, those of this
-    machine are trusted. ``cert_path`` and ``key_path`` are shown to servers that ask for a
-    certificate; ``key_password`` is not part of the ``repr``. ``verify`` off accepts every server,
-    ``check_host_name`` off accepts a trusted certificate that was issued for another host.
+    machine are trusted. Servers that request a certificate get the one of ``cert_path`` and
+    ``key_path``; ``key_password`` is not part of the ``repr``. Without ``verify`` every server is
+    accepted. Without ``check_host_name`` a trusted certificate for another host is accepted.
 
     A server that connects to others sets ``own_cert_path``: it trusts its own certificate too, and
     checks no host name on this machine's loopback addresses.
@@ -67,13 +67,13 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """How connections to other processes are made and kept.
+    """Options of connections to other processes.
 
     Without ``tls`` they are plain; without ``credentials`` requests are not signed.
-    ``connect_timeout_ms`` limits the opening of a connection, TLS included. ``idle_timeout_ms``
-    closes a connection that was unused for this long. ``silence_timeout_ms`` closes one on which
-    requests time out while nothing was received for this long, because its peer died without
-    closing it. ``max_in_flight`` is the number of requests that may wait on one connection.
+    ``connect_timeout_ms`` limits the opening of a connection, TLS included. A connection is closed
+    after ``idle_timeout_ms`` without use. It is also closed if a request times out and nothing was
+    received for ``silence_timeout_ms``: its peer may have died without closing it.
+    ``max_in_flight`` limits the requests on one connection that have no response yet.
     """
 
     tls: TlsOptions | None = None
@@ -144,14 +144,14 @@ class OutgoingFields(TlsFields):
 
     @property
     def connects_with_tls(self) -> bool:
-        """True if outgoing connections have TLS: as set, otherwise in the mode ``enforcing``."""
+        """True if outgoing connections have TLS; if that is not set, only with mode ENFORCING."""
         for chosen in (self.use_tls, self.tls_enable):
             if chosen is not None:
                 return chosen
         return self.tls_server_mode is TlsMode.ENFORCING
 
     def connect_options(self) -> ConnectOptions:
-        """Return how connections are made. Reads the credentials; raises SettingsError."""
+        """Return the options of connections. Reads the credentials; raises SettingsError."""
         path = self.credentials_path
         return ConnectOptions(
             tls=self.client_tls if self.connects_with_tls else None,
@@ -160,7 +160,7 @@ class OutgoingFields(TlsFields):
 
 
 class ClientTls:
-    """Makes the TLS contexts of outgoing connections; changed files are used for new ones."""
+    """Makes the TLS contexts of outgoing connections. New connections use changed files."""
 
     def __init__(self, options: TlsOptions) -> None:
         self.options = options
@@ -175,7 +175,7 @@ class ClientTls:
     def load(self, host: str = "") -> ssl.SSLContext:
         """Return the context as :meth:`context` does, but read the files in this thread.
 
-        If changed files cannot be used, that is logged once, those before stay in use, and the next
+        If changed files cannot be used, log that once and keep the former ones in use. The next
         connection reads the files again.
         """
         options = self.options
@@ -253,7 +253,7 @@ class ClientTls:
         return f"TLS: its certificate cannot be verified: {message}"
 
 
-#: What may keep a connection from being made without an answer.
+#: Advice for a connection attempt without an answer.
 SILENT_HINT: Final = ": check the address, and whether a firewall drops packets to it"
 
 
@@ -280,7 +280,7 @@ def _make_context(options: TlsOptions, check_host_name: bool) -> ssl.SSLContext:
         raise SettingsError("tlsClientCertPath", f"the key {options.key_path} needs a certificate")
     if options.cert_path:
         try:
-            # A password even if there is none: OpenSSL would ask for one at the terminal.
+            # Pass a password even if it is empty: otherwise OpenSSL asks for one at the terminal.
             made.load_cert_chain(
                 options.cert_path, options.key_path or None, password=options.key_password
             )
@@ -310,7 +310,7 @@ def _trust(context: ssl.SSLContext, options: TlsOptions) -> None:
             ) from None
     if not options.own_cert_path:
         return
-    # A certificate that no authority of the file signed is trusted as it is.
+    # Trust the certificate itself, without the authority that signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cadata=_first_certificate(options.own_cert_path))
@@ -323,9 +323,9 @@ def _trust(context: ssl.SSLContext, options: TlsOptions) -> None:
 
 
 def _first_certificate(path: str) -> str:
-    """Return the first certificate of a file, which is the server's own one.
+    """Return the first certificate of a file, the server's own one.
 
-    Those after it are of authorities: to trust one would be to trust all that it signed.
+    The certificates after it are authorities. Trusting one would mean to trust all that it signed.
     """
     with open(path, "rb") as file:
         content = file.read()
@@ -373,10 +373,9 @@ def read_credentials(path: str) -> Credentials:
 async def watch_credentials(
     settings: OutgoingFields, use: Callable[[Credentials | None], None], clock: Clock
 ) -> None:
-    """Pass the credentials of the settings to ``use`` when the path or its file has changed; run
-    until cancelled.
+    """Pass the credentials to ``use`` now and whenever their path or file changes, until cancelled.
 
-    If they cannot be used, that is logged, and those before stay in use.
+    If they cannot be used, log that; the former ones stay in use.
     """
     seen: tuple[str, object] | None = None
     while True:

@@ -5,15 +5,17 @@ them, or TURN_NS of work, are served before other connections get their turn. Th
 protocol object; reading pauses when it exceeds READ_BOUND_BYTES.
 
 Writes. Responses are collected and sent in one write after the turn of the loop that made them,
-together with those of other connections (:class:`WriteCoalescer`). When the peer does not read and
-WRITE_HIGH_BYTES are unsent, it is neither read nor served, so that one who asks and never reads
-costs others nothing. But clients send heartbeats on the same connection, and without them whole
-groups would expire. So from STALL_LIMIT_MS on a few requests are served in each period, pulls
-without messages. If nothing leaves in a period, the next one is longer, and the peer is
-``congested``: sends are refused, urgent requests are served. At WRITE_BOUND_BYTES it is closed.
+together with those of other connections (:class:`WriteCoalescer`).
 
-Waiting requests. Large ones are charged to the connection (resources.py), which is not read while
-it exceeds its share.
+Clients that do not read. While WRITE_HIGH_BYTES are unsent, the connection is neither read nor
+served, so that a client that never reads its responses costs others nothing. But clients send
+heartbeats on the same connection, and without these whole groups would expire. So after
+STALL_LIMIT_MS a few requests are served in each period, and pulls get no messages. If no bytes are
+sent in a period, the next period is longer and the peer is ``congested``: sends are refused, urgent
+requests are served. At WRITE_BOUND_BYTES the connection is closed.
+
+Memory. Large requests that wait are charged to the connection (resources.py), which is not read
+while it exceeds its share.
 """
 
 from __future__ import annotations
@@ -58,22 +60,23 @@ FRAMES_PER_TURN: Final = 32
 TURN_NS: Final = SHORT_NS
 #: Unserved bytes of one connection beyond which reading from it pauses.
 READ_BOUND_BYTES: Final = 256 * 1024
-#: Unsent bytes at which a connection is no longer served, at which it is congested in any case, and
-#: at which it is closed.
+#: Limits of unsent bytes: at the first a connection is no longer served, at the second it is
+#: congested even if bytes are sent, at the third it is closed.
 WRITE_HIGH_BYTES: Final = 256 * 1024
 CONGESTED_BYTES: Final = 4 * 1024 * 1024
 WRITE_BOUND_BYTES: Final = 64 * 1024 * 1024
-#: Unsent bytes for which a connection may be closed when another answer is over the memory of all.
+#: Unsent bytes from which on a connection is closed when it has another response and the memory of
+#: all connections is full.
 UNREAD_MIN_BYTES: Final = 256 * 1024
-#: The first period of a connection that is behind, and the longest.
+#: First and longest period in which a client that does not read gets a few requests served.
 STALL_LIMIT_MS: Final = 1_000
 STALL_MAX_MS: Final = 8_000
-#: Requests served in a period of a connection that reads something, and of one that reads nothing.
+#: Requests served in a period if the client read something in the last one, and if it did not.
 FRAMES_BEHIND: Final = 64
 FRAMES_STALLED: Final = 8
 
-#: Number of requests that are checked one by one after the second refusal and each later one: as
-#: many as are decided together.
+#: Requests that access control must allow one by one, after the second refusal or a later one,
+#: before it decides about several requests together again.
 REFUSED_MAX: Final = 16
 
 Waiter = asyncio.Future["Response"]
@@ -82,8 +85,8 @@ Waiter = asyncio.Future["Response"]
 class WriteCoalescer:
     """Writes the responses of all peers of a server together, one turn after they were made.
 
-    A peer's bytes could be written by the turn that made them. But one round of the loop serves all
-    peers that sent requests. If their responses are written together afterwards, a client process
+    The turn that makes a response could write it at once. But one round of the loop serves all
+    peers that sent requests. If their responses are written together after that, a client process
     that reads several of them on another processor wakes up once, and its next requests arrive
     together too.
     """
@@ -115,17 +118,18 @@ class WriteCoalescer:
 
 
 class RequestAccess(Protocol):
-    """Decides who may send what."""
+    """Access control: decides which requests a peer may send."""
 
     def check(self, peer: Peer, request: Request[Any]) -> str | None:
-        """Check a request before it is served, and return the account that it has proved; None if
-        it needs none. Raises CometError if it is refused.
+        """Check a request before it is served; return its account, or None if it needs none.
+
+        Raises CometError if it is refused.
         """
         ...
 
     def check_reader(self, peer: Peer, request: Request[Any], topic: str) -> None:
-        """Check that the sender of a request may read a topic which only the record that it asks
-        for tells. Raises CometError if not.
+        """Check that the sender of a request may read ``topic``, which its fields do not name: it
+        is the topic of the record that was found. Raises CometError if not.
         """
         ...
 
@@ -143,16 +147,16 @@ class RequestAccess(Protocol):
 
 
 class RequestRouter(Protocol):
-    """Serves the requests of a connection; ``Router`` in net/router.py is the one of servers."""
+    """Serves the requests of connections. Servers use ``Router`` of net/router.py."""
 
     @property
     def bulk_handlers(self) -> Mapping[bytes, BulkHandler[Peer]]:
-        """Functions that take undecoded frames, by the digits of the request code."""
+        """Handlers of undecoded frames, by the decimal digits of the request code."""
         ...
 
     @property
     def keep_fields(self) -> bool:
-        """True if requests need their header fields as text, too."""
+        """True if requests need their header fields as text, besides the decoded header."""
         ...
 
     @property
@@ -186,10 +190,10 @@ class RequestRouter(Protocol):
 class Peer(asyncio.Protocol):
     """One accepted connection.
 
-    ``address`` is "ip:port"; ``host_bytes`` is the same as a record stores it (4 or 16 address
-    bytes and a 4-byte port). ``has_room`` decides whether a connection of a host is accepted, and
-    counts and logs it if not; None if the caller has decided that. ``on_close`` callbacks run once,
-    when the connection has ended.
+    ``address`` is "ip:port"; ``host_bytes`` is the same in the form that records store (4 or 16
+    address bytes and a 4-byte port). ``has_room`` returns whether a connection of a host is
+    accepted, and counts and logs a refusal; None accepts all. ``on_close`` callbacks run once, when
+    the connection has ended.
     """
 
     def __init__(
@@ -223,8 +227,8 @@ class Peer(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._backlog: deque[Event[Waiter]] = deque()
         self._out: list[bytes | memoryview] = []
-        #: Writes many responses at once to the socket, bypassing the transport; None if the
-        #: transport cannot be bypassed (TLS, other loops).
+        #: Writes many responses at once to the socket, bypassing the transport. None if that is not
+        #: possible (TLS, loops other than uvloop).
         self.outlet: Outlet | None = None
         self._turn_due = False
         self._flush_due = False
@@ -232,7 +236,8 @@ class Peer(asyncio.Protocol):
         self._reads_no_more = False
         self._reading = True
         self._writable = True
-        #: True while answers pile up that the peer does not read: further pulls get no messages.
+        #: True while the peer does not read its responses and they pile up. Pulls then get no
+        #: messages.
         self.is_behind = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._stall_ms = 0
@@ -241,23 +246,24 @@ class Peer(asyncio.Protocol):
         self._queued_bytes = 0
         #: Requests that may be served in this period although the peer is behind.
         self._frames_left = 0
-        #: True while nothing is read of the answers that pile up: sends are refused.
+        #: True while the peer reads nothing, or far too little, of these responses. Sends are then
+        #: refused.
         self.congested = False
         self.closed = False
         self._was_closing = False
         self.running_tasks = 0
         self.address = "?"
         self.host_bytes = b"\0" * 8
-        #: True if the other side is a process of this machine: it comes from a loopback address, or
-        #: from the address to which it connected.
+        #: True if the peer is a process of this machine: its address is a loopback address, or the
+        #: address to which it connected.
         self.is_local = False
-        #: Rules of access control, and its decisions by them about this connection, which it keeps
-        #: here.
+        #: Kept here by access control: its rules, and its decisions by them about this connection.
         self.decisions: tuple[object, AccessCache | None] = (None, None)
-        #: Requests that must be allowed before they are decided together again, and REFUSED_MAX.
+        #: REFUSED_MAX for the first refusal and each later one, up to twice that, less one for each
+        #: request that was then allowed one by one.
         self.refused = 0
-        #: True while access control decides about requests one by one, because it has refused some:
-        #: it decides so about what it refuses anyway, so each check together would be in vain.
+        #: True while ``refused`` is over REFUSED_MAX: access control decides about requests one by
+        #: one. If it refuses one of several together, it must check each of them again anyway.
         self.is_checked_alone = False
         self.last_read_ms = clock.monotonic_ms()
         self._received_bytes = 0
@@ -288,7 +294,7 @@ class Peer(asyncio.Protocol):
 
     @property
     def is_receiving(self) -> bool:
-        """True while received bytes are not served."""
+        """True while there are received bytes that are not served yet."""
         return self._connection.buffered_bytes > 0
 
     @property
@@ -298,7 +304,7 @@ class Peer(asyncio.Protocol):
 
     @property
     def is_serving(self) -> bool:
-        """True while a whole request that was received is not answered, or its answer not sent."""
+        """True while a whole received request is not answered, or its response is not sent."""
         if self.closed or self.is_closing:
             return False
         waits = self._backlog or self._connection.has_more or self._flush_due or self._unsent_bytes
@@ -310,7 +316,7 @@ class Peer(asyncio.Protocol):
 
     @property
     def buffered_bytes(self) -> int:
-        """Total of the received bytes that are not served and the bytes that are not sent yet."""
+        """Total of received bytes that are not served and bytes that are not sent yet."""
         return self._connection.buffered_bytes + self._unsent_bytes
 
     @property
@@ -369,7 +375,7 @@ class Peer(asyncio.Protocol):
         if self in self._peers:
             del self._peers[self]
             self.limits.left(self.host)
-            if isinstance(exc, TimeoutError):  # by the system: see limits.notice_dead_clients
+            if isinstance(exc, TimeoutError):  # from the kernel: see limits.notice_dead_clients
                 self._hit(Limit.HALF_OPEN, "connection closed: the other side is gone")
         self._backlog.clear()
         self._out.clear()
@@ -409,7 +415,7 @@ class Peer(asyncio.Protocol):
         self._stall_timer = self._loop.call_later(self._stall_ms / 1000, self._serve_behind)
 
     def _serve_behind(self) -> None:
-        """Begin a period in which a few requests are served although answers are not read."""
+        """Begin a period in which a few requests are served although responses are not read."""
         self._stall_timer = None
         if self.closed or self._transport is None or self._transport.is_closing():
             return
@@ -424,7 +430,7 @@ class Peer(asyncio.Protocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Serve what was received, or read."""
+        """Serve received requests, or read if there are none."""
         if self._holds:
             return
         if self._backlog or self._connection.has_more:
@@ -442,7 +448,7 @@ class Peer(asyncio.Protocol):
         started_ns = now_ns()
         stop_ns = started_ns + TURN_NS
         backlog, connection = self._backlog, self._connection
-        # What is behind is served one by one.
+        # Requests of a client that does not read are served one by one.
         bulk = self.router.bulk_handlers if self._writable else {}
         left = most = FRAMES_PER_TURN if self._writable else min(FRAMES_PER_TURN, self._frames_left)
         event: Event[Waiter] | None = None
@@ -465,7 +471,10 @@ class Peer(asyncio.Protocol):
             self._watchdog.turn("sends" if event is None else _describe(event), took_ns)
 
     def _end_turn(self, count: int, *, more: bool) -> None:
-        """Decide what follows a turn that served ``count`` requests; ``more`` were received."""
+        """Pause, continue or read after a turn that served ``count`` requests.
+
+        ``more`` is True if further requests were received.
+        """
         self._frames_left = max(self._frames_left - count, 0)
         if self._queued_bytes > WRITE_HIGH_BYTES:
             self.flush()
@@ -488,9 +497,9 @@ class Peer(asyncio.Protocol):
                 return event
 
     def _fill(self, backlog: deque[Event[Waiter]], limit: int) -> bool:
-        """Add at most ``limit`` events of the stream to the backlog.
+        """Add at most ``limit`` events of the stream to the backlog; return True.
 
-        Close an invalid stream, and return False.
+        Close the connection and return False if the stream is invalid.
         """
         try:
             backlog.extend(self._connection.next_events(limit))
@@ -534,7 +543,10 @@ class Peer(asyncio.Protocol):
         self.close()
 
     def _answer_header(self, codec: int, header: bytes, code: int, remark: str) -> None:
-        """Answer a request of which only the header is known, if it can be read and expects it."""
+        """Send an error response to a request of which only the header was received.
+
+        Do nothing if the header is invalid, or if no response is expected.
+        """
         try:
             head = decode_head(codec, header)
         except RemoteProtocolError:
@@ -557,14 +569,15 @@ class Peer(asyncio.Protocol):
             self.close()
 
     def notice_death(self, idle_s: int) -> None:
-        """Have the system close the connection if its other side is gone for ``idle_s``."""
+        """Have the kernel close the connection if the peer is gone for ``idle_s``; 0 is never."""
         if self._transport is not None and not self._transport.is_closing():
             notice_dead_clients(self._transport.get_extra_info("socket"), idle_s)
 
     def end_if_closing(self) -> bool:
-        """Return whether the connection is closing, and abort it if it was at the last call.
+        """Return whether the connection is closing; abort it if it was at the last call, too.
 
-        Otherwise a client that reads a little now and then would keep its place and its answers.
+        Otherwise a client that reads a little now and then would keep the connection and its unsent
+        bytes open.
         """
         if not self.is_closing:
             return False
@@ -574,9 +587,9 @@ class Peer(asyncio.Protocol):
         return True
 
     def close_if_late(self, now_ms: int, timeout_ms: int) -> None:
-        """Close the connection if a frame that was begun does not arrive in its time.
+        """Close the connection if the rest of a frame does not arrive within ``timeout_ms``.
 
-        Its request is answered with SYSTEM_BUSY if its header is there.
+        The request is answered with SYSTEM_BUSY if its header has arrived.
         """
         connection = self._connection
         has_bytes = connection.buffered_bytes
@@ -623,11 +636,11 @@ class Peer(asyncio.Protocol):
         if not out or transport is None or self.closed:
             out.clear()
             return
-        # Always copy views: uvloop keeps what it cannot send at once, and a view of a deleted log
-        # file would keep its disk space in use for as long as the peer does not read.
+        # Always copy views: uvloop keeps bytes that it cannot send at once, and a view of a deleted
+        # log file would keep its disk space in use until the peer reads.
         unsent_bytes = transport.get_write_buffer_size()
         if unsent_bytes > UNREAD_MIN_BYTES and self._budget.is_over:
-            # One round may answer thousands of requests, before the budget is measured again.
+            # One round may answer thousands of requests before the memory is measured again.
             out.clear()
             self.evict(unsent_bytes)
             return
@@ -636,19 +649,19 @@ class Peer(asyncio.Protocol):
         try:
             transport.write(data)
         except (OSError, RuntimeError) as error:
-            # uvloop raises on a transport that is closing; its connection_lost is on the way.
+            # uvloop raises if the transport is closing; connection_lost follows.
             log.debug("write failed peer=%s error=%s", self.address, error)
             return
         if not unsent_bytes:
             return
-        # Bytes count here that the peer may still read in time: many peers have much together.
+        # Count bytes also if the peer may still read them in time: with many peers they are many.
         self._budget.moved(len(data), self._loop)
         if not self._writable and unsent_bytes + len(data) > WRITE_BOUND_BYTES:
             self._hit(Limit.UNREAD_ANSWERS, "connection closed: it does not read its answers")
             transport.abort()
 
     def reply(self, request: Request[Any], reply: Reply) -> None:
-        """Answer a request whose handler returned None earlier."""
+        """Answer a request whose handler returned None before."""
         self.router.finish(self, request, reply)
 
     def _pause_reading(self) -> None:
@@ -661,7 +674,7 @@ class Peer(asyncio.Protocol):
             self._resume_reading()
 
     def read_no_more(self) -> None:
-        """Take no more requests; those that were received are still served."""
+        """Stop reading requests; those that were received are still served."""
         self._reads_no_more = True
         self._pause_reading()
 
@@ -715,11 +728,11 @@ class Peer(asyncio.Protocol):
     def close(self) -> None:
         """Send queued bytes, then close. ``on_close`` runs once the socket is closed.
 
-        A server drops what is still unsent at its second measurement after that
+        The server drops bytes that are still unsent at its second measurement after this call
         (:meth:`end_if_closing`).
         """
         self.flush()
-        # After a second close(), asyncio's TLS transport fails at the next write.
+        # Close only once: after a second close(), asyncio's TLS transport fails at the next write.
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 

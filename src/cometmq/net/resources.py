@@ -1,14 +1,13 @@
-"""Memory and file descriptors of a process, and what its connections may take of them.
+"""Limits of the memory and the file descriptors that the connections of a process may use.
 
 Memory. Three kinds of bytes count: received and not served yet, queued to be sent, and requests
-that a handler holds. The protocol layer charges requests if they are large; a charge is released
-when its request is freed (protocol/frame.py). A connection that holds more than its share is not
-read until it holds less. When all together hold too much, those that hold most are closed, and
-until then large requests are refused.
+that a handler holds. Of the last kind only large requests count: the protocol layer charges them,
+and a charge is released when its request is freed (protocol/frame.py). A connection that holds more
+than its share is not read until it holds less. When all together hold too much, those that hold
+most are closed, and until then large requests are refused.
 
-Descriptors. A process has one limit of open files. After the share of the stores, all servers
-together use the rest for connections: a name server and a broker in one process have one common
-limit.
+Descriptors. A process has one limit of open files. A share is reserved for the stores; the rest is
+for the connections of all servers of the process, such as a name server and a broker, together.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from cometmq.protocol.frame import Charge
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-#: Limits of the memory of all connections, which is a quarter of the process's memory.
+#: Upper and lower limit of the memory for all connections, a quarter of the process's memory.
 MAX_BOUND_BYTES: Final = 1 << 30
 MIN_BOUND_BYTES: Final = 64 << 20
 #: Share of one connection.
@@ -36,9 +35,9 @@ PEER_BYTES: Final = 64 << 20
 WAITING_BYTES: Final = 4_096
 #: Maximum memory of a small request while a task serves it.
 TASK_BYTES: Final = 16_384
-#: Connections that are measured in one turn of the loop.
+#: Connections measured in one turn of the loop.
 MEASURED_AT_ONCE: Final = 512
-#: Connections that are closed in one turn of the loop because they hold most.
+#: Connections closed in one turn of the loop because they hold most.
 EVICTED_AT_ONCE: Final = 64
 #: Freed memory that stays with the process for later allocations.
 KEPT_BYTES: Final = 4 << 20
@@ -55,7 +54,7 @@ MAX_CONNECTIONS: Final = 100_000
 RESERVED_FILES: Final = 1_024
 RESERVED_FILES_MAX: Final = 8_192
 STORE_FILES: Final = 512
-#: Descriptors for which there is room from the start; 128 KiB of the kernel's memory.
+#: Descriptors for which the kernel's table has room from the start; it takes 128 KiB.
 DESCRIPTORS: Final = 16_384
 #: Connections that may wait to be accepted, if descriptors are plentiful.
 BACKLOG: Final = 1_024
@@ -76,15 +75,14 @@ class Closable(Protocol):
         ...
 
     def evict(self, size_bytes: int) -> None:
-        """Close the connection, which holds ``size_bytes``, at once; what it has not sent is
-        lost."""
+        """Close the connection, which holds ``size_bytes``, at once; its unsent bytes are lost."""
         ...
 
 
 class MemoryBudget:
     """Memory of the connections of one process.
 
-    ``bound_bytes`` is set in tests; by default it depends on the memory of the process.
+    ``bound_bytes`` is the limit. By default it depends on the memory of the process.
     """
 
     __slots__ = (
@@ -108,7 +106,7 @@ class MemoryBudget:
         #: Buffered bytes of each server, by its identity, when they were last measured.
         self.buffered_bytes: dict[int, int] = {}
         #: Bytes received, or queued because they could not be sent at once, since the last
-        #: measurement; and the number of bytes after which the next one is due at any time.
+        #: measurement. After ``look_bytes`` the next measurement is due.
         self.moved_bytes = 0
         self.look_bytes = bound_bytes // 16
         #: True from the turn before a measurement until its end.
@@ -121,12 +119,12 @@ class MemoryBudget:
         self.is_exhausted = False
 
     def weigh(self) -> None:
-        """Update ``is_exhausted`` from the known sizes."""
+        """Update ``is_exhausted`` from the held bytes and the last measurements."""
         used_bytes = self.held_bytes + sum(self.buffered_bytes.values())
         self.is_exhausted = used_bytes > self.bound_bytes
 
     def moved(self, size_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Count moved bytes, and measure in the next turn if it is time."""
+        """Count bytes received or queued; if a measurement is due, start it in the next turn."""
         self.moved_bytes += size_bytes
         if self.moved_bytes > self.look_bytes and not self.is_due:
             self.is_due = True
@@ -134,7 +132,8 @@ class MemoryBudget:
 
     @property
     def is_over(self) -> bool:
-        """True if the bound is exceeded, if all moved bytes since the last measurement are held."""
+        """True if the bound may be exceeded: it is, if all bytes moved since the last measurement
+        are still held."""
         known_bytes = self.held_bytes + sum(self.buffered_bytes.values())
         return known_bytes + self.moved_bytes > self.bound_bytes
 
@@ -148,7 +147,7 @@ class MemoryBudget:
         return self.bound_bytes - self.bound_bytes // 4
 
     def shed_if_full(self) -> None:
-        """Call :meth:`shed` if that may be necessary, judging by the sizes known."""
+        """Call :meth:`shed` if the held bytes and the last measurements exceed ``shed_bytes``."""
         if (
             self.held_bytes + sum(self.buffered_bytes.values()) > self.shed_bytes
             and not self.is_due
@@ -162,8 +161,8 @@ class MemoryBudget:
         Requests of closed connections that are still being served do not count, because closing
         further connections would not free them.
 
-        Ten thousand connections take 15 ms to measure, so all but the first are measured in later
-        turns of the loop, unless the bound may be exceeded by then. ``is_due`` is true meanwhile.
+        Ten thousand connections take 15 ms to measure. So they are measured in several turns of the
+        loop, as long as the bound cannot be exceeded meanwhile. Until the end ``is_due`` is True.
         """
         peers = [(key, list(tell())) for key, tell in self.servers.items()]
         count = sum([len(some) for _, some in peers])
@@ -187,7 +186,7 @@ class MemoryBudget:
                 total += size_bytes
                 if size_bytes > least_bytes:
                     large.append((size_bytes, peer))
-            if key in self.servers:  # it may have been closed meanwhile
+            if key in self.servers:  # the server may have been closed meanwhile
                 self.buffered_bytes[key] = buffered_bytes
         self.moved_bytes -= moved_bytes
         self.weigh()
@@ -207,7 +206,7 @@ class MemoryBudget:
         return min(PEER_BYTES, self.bound_bytes // 2)
 
     def max_waiting(self, most: int) -> int:
-        """Return how many small requests may wait for one event, at most ``most``."""
+        """Return how many small requests may wait for one event, but not more than ``most``."""
         return min(most, self.bound_bytes // WAITING_BYTES)
 
     @property
@@ -217,7 +216,7 @@ class MemoryBudget:
 
     @property
     def max_urgent_tasks(self) -> int:
-        """The same maximum for an urgent request: a quarter more."""
+        """Maximum number of running slow requests when an urgent one begins: a quarter more."""
         return self.max_tasks + self.max_tasks // 4
 
 
@@ -241,8 +240,8 @@ def process_budget() -> MemoryBudget:
 class PeerMemory:
     """Memory account of one connection.
 
-    ``on_full`` is called when its share is used up, and ``on_room`` when there is room again;
-    ``on_room`` is scheduled on ``loop``.
+    ``on_full`` is called when the connection's share is used up. ``on_room`` is scheduled on
+    ``loop`` when there is room again.
     """
 
     __slots__ = ("_loop", "_on_full", "_on_room", "_thread_id", "budget", "held_bytes", "is_full")
@@ -287,7 +286,7 @@ class PeerMemory:
             try:
                 self._loop.call_soon_threadsafe(self.give_back, size_bytes)
             except RuntimeError:
-                pass  # the loop has ended, so nothing is counted further
+                pass  # the loop has ended and cannot change the counts, so change them here
             else:
                 return
         self.held_bytes -= size_bytes
@@ -296,7 +295,7 @@ class PeerMemory:
         if self.is_full and self.held_bytes <= self.budget.peer_bytes:
             self.is_full = False
             if self._on_room is not None and self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon(self._on_room)  # requests may be freed inside other code
+                self._loop.call_soon(self._on_room)  # a request may be freed inside any code
 
     def close(self) -> None:
         """Detach the callbacks of a closed connection; bytes that are still held keep counting."""
@@ -319,7 +318,10 @@ def keep_freed_memory() -> bool:
 
 
 def open_files() -> int | None:
-    """Raise this process's limit of open files as far as allowed; return it, None for no limit."""
+    """Raise this process's limit of open files as far as allowed; return the limit.
+
+    Return None if there is none.
+    """
     try:
         import resource
     except ImportError:  # Windows counts sockets separately from files
@@ -345,8 +347,8 @@ def max_connections() -> int:
 def backlog() -> int:
     """Return the number of connections that may wait to be accepted.
 
-    One turn of the loop accepts all of them before the first is refused, and closes them a turn
-    later. Meanwhile they take descriptors from the reserve. Several listeners may do so at once.
+    One turn of the loop may accept all of them, before the first is refused; they are closed a turn
+    later. Meanwhile they use reserved descriptors, and several listeners may do so at once.
     """
     files = open_files()
     if files is None:
@@ -357,8 +359,8 @@ def backlog() -> int:
 def reserve_descriptors(count: int = DESCRIPTORS) -> bool:
     """Make room for ``count`` file descriptors in the kernel's table; return False if it cannot.
 
-    In a process with threads, the call that makes the table grow waits for all processors (RCU):
-    9 to 13 ms for the open() or accept() that is one too many. Call it before threads start.
+    In a process with threads, an open() or accept() that makes the table grow waits for all
+    processors (RCU), 9 to 13 ms. Call this function before threads start.
     """
     limit = open_files()
     last = (count if limit is None else min(count, limit)) - 1
@@ -402,7 +404,7 @@ class Connections:
             self._servers.discard(server)
 
     def room(self, server: Counted, most: int) -> int:
-        """Return the number of connections that ``server`` may have if all may have ``most``."""
+        """Return how many connections ``server`` may have; all servers may have ``most``."""
         with self._lock:
             others = [other.open_connections for other in self._servers if other is not server]
         kept = most // (4 * (len(others) + 1))

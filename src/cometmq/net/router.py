@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 #: Maximum number of slow requests of one connection that run at once; more are refused as busy.
 MAX_TASKS_PER_PEER: Final = 256
-#: The same for urgent requests, which count with the others.
+#: The maximum when an urgent request begins; urgent and other requests are counted together.
 MAX_URGENT_TASKS_PER_PEER: Final = 320
-#: Codes of answers that say what there is, or how safely a message was stored: not refusals.
+#: Response codes that do not count as refusals: the result of a read, or how a message was stored.
 OUTCOMES: Final = frozenset(
     (
         ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE,
@@ -86,16 +86,17 @@ class RpcHook(Protocol):
 class Router:
     """Routes the requests of all connections of one server.
 
-    ``handlers`` are by request code; a handler must be a coroutine function if and only if the
-    registry puts its code into the TASK lane. ``remote_admin`` accepts requests that change the
-    configuration from other machines too. ``access`` decides who may send what; it replaces that
-    rule. ``limits`` are those of the server. ``bulk_handlers`` are by request code, too: one gets
-    the undecoded bytes of a connection (protocol/framer.py) and leaves the frames that it does not
-    take to the handlers. With a limit of requests a second they are not used.
+    ``handlers`` maps request codes to handlers. A handler must be a coroutine function if and only
+    if the registry puts its code into the TASK lane. Requests that change the configuration are
+    accepted from this machine only, or with ``remote_admin`` from all machines. With ``access``,
+    access control decides instead. ``limits`` are those of the server.
+
+    ``bulk_handlers`` maps request codes to handlers of undecoded bytes (protocol/framer.py). Frames
+    that these do not take go to ``handlers``. With a limit of requests a second they are not used.
 
     Urgent requests (protocol/registry.py) are served while others are refused for load. They have
-    bounds of their own: bodies of 512 KiB at most, and for slow ones the further places of
-    :func:`begin_task`.
+    limits of their own: bodies of 512 KiB at most, and for slow ones a higher number of tasks
+    (:func:`begin_task`).
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Router:
         self.bulk_handlers = {b"%d" % code: take for code, take in (bulk_handlers or {}).items()}
         self.hooks: list[RpcHook] = []
         self.access = access
-        #: Access control checks signatures, which are made of the fields as text.
+        #: Access control needs the fields as text, because signatures are computed from it.
         self.keep_fields = access is not None
         self._tasks = tasks
         self._loop_handlers: dict[int, LoopHandler] = {}
@@ -148,7 +149,7 @@ class Router:
         self._urgent = frozenset(code for code in handlers if REGISTRY[code].urgent)
 
     def handle(self, peer: Peer, event: Event[Any]) -> None:
-        """Serve one event of ``peer``. Never raises because of data that a peer sent."""
+        """Serve one event of ``peer``. No data from a peer makes it raise an exception."""
         if isinstance(event, Rejected):
             self._refuse(peer, event)
             return
@@ -157,7 +158,7 @@ class Router:
             return
         handler = self._loop_handlers.get(event.code)
         try:
-            # First, because what access control refuses has cost most by then.
+            # Before access control, whose checks cost most.
             if self._of_addresses is not None:
                 self._of_addresses.take_of_address(peer, event)
             if event.charge is not None or (event.body and event.code in self._bodiless):
@@ -195,8 +196,8 @@ class Router:
     def finish(self, peer: Peer, request: Request[Any], reply: Reply) -> None:
         """Run the after-hooks and send the response, unless the request is one-way.
 
-        If the request's codec cannot encode the response, for example because of a text of some
-        consumer, the response is an error that says so.
+        If the request's codec cannot encode the response, for example because of a text in it, an
+        error response that says so is sent instead.
         """
         if self.hooks:
             self.after(peer, request, reply.code)
@@ -215,14 +216,14 @@ class Router:
             peer.write(reply.body)
 
     def acknowledge(self, peer: Peer, request: Request[Any]) -> None:
-        """Call :meth:`finish` with an empty success response; takes two thirds of its time."""
+        """Send an empty success response, in two thirds of the time of :meth:`finish`."""
         if self.hooks or request.codec != JSON or request.oneway:
             self.finish(peer, request, Reply())
         else:
             peer.write(encode_done(request.opaque))
 
     def after(self, peer: Peer, request: Request[Any], code: int) -> None:
-        """Run the after-hooks; for handlers that write their answers themselves."""
+        """Run the after-hooks. Handlers that write their responses themselves call it."""
         for hook in self.hooks:
             try:
                 hook.after(peer, request, code)
@@ -242,7 +243,7 @@ class Router:
 
     def _check_size(self, peer: Peer, request: Request[Any]) -> None:
         size_bytes = len(request.body)
-        allowed = self._max_body_bytes.get(request.code, size_bytes)  # none: not supported
+        allowed = self._max_body_bytes.get(request.code, size_bytes)  # code not supported: any size
         if size_bytes > allowed:
             name = _name(request.code)
             request.drop_body()
@@ -285,7 +286,7 @@ class Router:
 
 
 def begin_task(peer: Peer, *, urgent: bool = False) -> None:
-    """Count one more running slow request of ``peer``; call :func:`end_task` when it ends.
+    """Count one more running slow request (task) of ``peer``; call :func:`end_task` at its end.
 
     Raises BadRequest (SYSTEM_BUSY) at the limit of the connection or of the process. The limits of
     urgent requests are a quarter higher, and only they may use that quarter.

@@ -1,9 +1,9 @@
 """Listening sockets: accepts connections, closes idle ones, and shuts down in order.
 
-Without TLS the event loop accepts connections. With TLS (tls.py) the server first peeks at each
-accepted socket: byte 0x16 opens a TLS handshake, anything else is plain remoting, which is served
-too or refused, as the mode says (upstream: TlsMode). The peek has a deadline, otherwise silent
-sockets would pile up.
+Without TLS the event loop accepts connections. With TLS (tls.py) the server accepts them itself and
+peeks at the first byte: 0x16 opens a TLS handshake. Any other byte is plain remoting, which is
+served or refused depending on the mode (upstream: TlsMode). The peek has a deadline, otherwise
+silent sockets would pile up.
 """
 
 from __future__ import annotations
@@ -38,17 +38,15 @@ HANDSHAKE_TIMEOUT_S: Final = 10.0
 IDLE_SCAN_MS: Final = 10_000
 SHED_SCAN_MS: Final = 1_000
 DRAIN_POLL_MS: Final = 5
-#: Time in which the connections of a server that ends may close by themselves.
+#: Time that connections have to send their queued bytes when the server closes.
 CLOSE_TIMEOUT_S: Final = 0.2
-#: Connections that are measured between two looks at the time.
+#: Connections measured between two checks of the time.
 _MEASURED_AT_ONCE: Final = 64
 _TLS_HANDSHAKE: Final = 0x16
 
 
 class Reserve(Protocol):
-    """Function that returns a socket bound to an address; :func:`reserve` asks the machine for
-    one.
-    """
+    """Function that returns a socket bound to an address, as :func:`reserve` does."""
 
     def __call__(self, host: str, port: int, /, *, exclusive: bool = False) -> socket.socket: ...
 
@@ -78,18 +76,18 @@ class Server:
         self._servers: list[asyncio.Server] = []
         #: With TLS: sockets, and the tasks that accept on them.
         self._sockets: list[tuple[socket.socket, asyncio.Task[None]]] = []
-        #: True once no more connections are taken.
+        #: True once no further connections are accepted.
         self._is_ending = False
         self._scanning = False
         self._listeners: list[socket.socket] = []
-        #: The idle time after which the system closes connections.
+        #: Idle time after which the kernel closes connections, as last set on the sockets.
         self._idle_s = 0
         self._budget = process_budget() if budget is None else budget
         self._max_connections = max_connections()
         self._undecided = 0  # accepted, waiting for the first byte
         self.watchdog = watchdog or Watchdog(clock)
         self._departures = WriteCoalescer(self.watchdog)
-        # In the order of arrival, which is the order in which operations apply to them.
+        # A dict keeps the order of arrival.
         self._peers: dict[Peer, None] = {}
 
     @property
@@ -103,9 +101,9 @@ class Server:
         return len(self._peers) + self._undecided
 
     def has_room(self, host: str) -> bool:
-        """Return whether another connection of a host may enter; if not, count and log it.
+        """Return whether another connection of a host may be accepted; if not, count and log it.
 
-        Connections leave enough descriptors for the stores of this process.
+        Descriptors reserved for the stores of this process are not given to connections.
         """
         room = PROCESS.room(self, self._max_connections)
         refusal = self._limits.refusal(host, self.open_connections, room)
@@ -154,11 +152,11 @@ class Server:
             self._sockets.append((listener, accepting))
 
     async def drain(self, is_idle: Callable[[], bool], limit_ms: int) -> bool:
-        """Take no more connections and requests; wait until the answers to those that were received
-        are sent and ``is_idle`` returns true, at most ``limit_ms``. Return whether all were.
+        """Stop accepting connections and requests, and wait until received requests are answered.
 
-        :meth:`close` gives a client that does not read at once little time. Pulls that wait for
-        messages have no answer yet, and are not waited for.
+        Wait until their responses are sent and ``is_idle`` returns True, at most ``limit_ms``;
+        return whether that happened. Pulls that wait for messages are not waited for. Call this
+        before :meth:`close`, which leaves a slow client little time to read.
         """
         self._stop_listening()
         for peer in list(self.peers):
@@ -176,8 +174,8 @@ class Server:
             server.close()
         loop = asyncio.get_running_loop()
         for listener, accepting in self._sockets:
-            # First, while the descriptor is this socket's: another socket may get its number, and
-            # the loop would take that one for the listener.
+            # Before the close: then another socket may get the same descriptor, and the loop would
+            # take that socket for the listener.
             loop.remove_reader(listener)
             accepting.cancel()
             listener.close()
@@ -186,11 +184,11 @@ class Server:
     async def close(self) -> None:
         """Stop listening, then close every connection after sending the bytes queued for it.
 
-        What a client does not accept within CLOSE_TIMEOUT_S is dropped.
+        Bytes that a client does not accept within CLOSE_TIMEOUT_S are dropped.
         """
         if self._scanning:
             del self._budget.servers[id(self)]
-            if not self._budget.servers:  # a measurement may end with its loop
+            if not self._budget.servers:  # a measurement under way may never continue
                 self._budget.is_due = False
             self._budget.buffered_bytes.pop(id(self), None)
             self._budget.weigh()
@@ -213,8 +211,8 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await gone.wait()
-        # With TLS a connection is open until the client has answered the end of it, which an idle
-        # one may never do; meanwhile uvloop blocks in the end of its loop, for 30 s.
+        # A TLS connection stays open until the client answers its close, which an idle client may
+        # never do. uvloop would block for 30 s when its loop ends.
         for peer in list(self.peers):
             peer.abort()
         await asyncio.sleep(0)  # noqa: TID251 - a yield, not a wait
@@ -232,9 +230,9 @@ class Server:
         )
 
     def _admits(self, host: str) -> bool:
-        """Return whether a connection that is ready for requests may enter.
+        """Return whether a connection that is ready for requests is admitted.
 
-        With TLS its place was counted when it was accepted, but the server may be ending since.
+        With TLS the limits were checked when it was accepted, but the server may be ending by now.
         """
         return not self._is_ending and (self._tls is not None or self.has_room(host))
 
@@ -252,13 +250,14 @@ class Server:
             host = host_of(describe_host(address, port)[0])
             if not self.has_room(host):
                 accepted.close()
-                await asyncio.sleep(0)  # noqa: TID251 - others have their turn when many come
+                await asyncio.sleep(0)  # noqa: TID251 - let others run if many come
                 continue
             self._undecided += 1
             self._limits.entered(host)
             self._tasks.spawn(self._adopt(accepted, host), name="first byte")
 
     async def _adopt(self, accepted: socket.socket, host: str) -> None:
+        """Serve an accepted socket with or without TLS, depending on its first byte."""
         loop = asyncio.get_running_loop()
         try:
             accepted.setblocking(False)
@@ -296,10 +295,10 @@ class Server:
             self._limits.left(host)
 
     async def _measure(self) -> None:
-        """Measure what connections have buffered, close those with late frames, end those that have
-        been closing since the last time, and shed memory.
+        """Measure the buffers of all connections every SHED_SCAN_MS, and shed memory if needed.
 
-        Ten thousand connections take 15 ms to measure, so this is done in slices.
+        Close connections with late frames, and abort those that were already closing at the last
+        measurement. Ten thousand connections take 15 ms to measure, so this is done in slices.
         """
         while True:
             await self._clock.sleep_ms(SHED_SCAN_MS)
@@ -313,13 +312,13 @@ class Server:
                     continue
                 if timeout_ms and peer.is_receiving:
                     peer.close_if_late(self._clock.monotonic_ms(), timeout_ms)
-            if self._scanning:  # it may have been closed meanwhile
+            if self._scanning:  # the server may have been closed meanwhile
                 self._budget.buffered_bytes[id(self)] = buffered_bytes
                 self._budget.weigh()
                 self._budget.shed_if_full()
 
     async def _notice_dead_clients(self, idle_s: int) -> None:
-        """Put a changed idle time in force for open and for further connections."""
+        """Apply a changed idle time to open and to further connections."""
         for listener in self._listeners:
             notice_dead_clients(listener, idle_s)
         slices = Slices(self._clock)
@@ -345,11 +344,12 @@ class Server:
 
 
 def reserve(host: str, port: int, *, exclusive: bool = False) -> socket.socket:
-    """Return a socket bound to ``host:port`` that refuses connections until it is served.
+    """Return a socket bound to ``host:port``, which refuses connections until it is served.
 
-    Reserving first detects a port in use before any other work is done. Port 0 picks a free port. A
-    picked or ``exclusive`` port is reserved by this process alone; otherwise several processes can
-    bind a port and only one of them can listen. Raises OSError when it cannot be bound.
+    To reserve a port at the start detects a port in use before other work is done. Port 0 picks a
+    free port. A picked or ``exclusive`` port is reserved for this process alone; otherwise several
+    processes can bind a port, and only one of them can listen. Raises OSError if the address cannot
+    be bound.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -369,8 +369,8 @@ def reserve(host: str, port: int, *, exclusive: bool = False) -> socket.socket:
 
 
 def name_address(error: OSError, host: str, port: int) -> OSError:
-    """Return an error of the operating system with the address that it is about as its file
-    name."""
+    """Return a copy of an error that names the address, or the error itself if that is not
+    possible."""
     if error.errno is None or error.strerror is None or isinstance(error, socket.gaierror):
         return error
     return OSError(error.errno, error.strerror, f"{host}:{port}")

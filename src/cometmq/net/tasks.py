@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: Pause before a task that failed and should never end is started again.
+#: Pause before a failed task of :meth:`Tasks.keep` is started again.
 RESTART_MS: Final = 1_000
 
 
@@ -64,12 +64,12 @@ class Tasks:
     async def close(self, *, spared: asyncio.Task[Any] | None = None) -> None:
         """Cancel all running tasks and wait until they have ended.
 
-        The calling task is spared, and ``spared``, which waits for the caller.
+        The calling task is not cancelled, nor is ``spared``, a task that waits for the caller.
         """
         self._closed = True
         but = (asyncio.current_task(), spared)
-        # From Python 3.12 on, gather gives no turn to the loop if all tasks are done: those that
-        # ended in this turn would be waited for without end.
+        # Leave out tasks that are done but still listed: from Python 3.12 on, gather does not yield
+        # for them, so the loop would never get the turn that removes them.
         while running := [each for each in self._running if not each.done() and each not in but]:
             for task in running:
                 task.cancel()
@@ -101,14 +101,14 @@ async def ended(task: asyncio.Future[Any]) -> None:
 
 
 async def together(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results of all calls, as ``asyncio.gather`` does; a single one needs no task."""
+    """Return the results of all calls, as ``asyncio.gather`` does, but without a task for one."""
     if len(calls) > 1:
         return list(await asyncio.gather(*calls))
     return [await call for call in calls]
 
 
 class _Watched(Coroutine[Any, Any, T]):
-    """Coroutine whose steps are timed."""
+    """Coroutine that reports the duration of each step to a watchdog."""
 
     __slots__ = ("_coro", "_name", "_watchdog")
 

@@ -1,8 +1,8 @@
-"""TLS of a server: its certificate, whose files are read again when they change, and whether plain
-connections are served too (upstream: TlsSystemConfig.java, TlsMode.java, TlsHelper.java).
+"""TLS of a server: settings, certificate files, and their reload after a change (upstream:
+TlsSystemConfig.java, TlsMode.java, TlsHelper.java).
 
-One port serves both kinds (server.py). A client certificate is asked for only with ``client_auth``,
-and then it must be signed by an authority in ``trust_path``.
+One port serves TLS and plain connections, depending on the mode (server.py). Clients are asked for
+a certificate only with ``client_auth``; an authority in ``trust_path`` must have signed it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Time between two looks at the files.
+#: Interval at which the files are checked for changes.
 POLL_MS: Final = 1_000
 
 
 class TlsMode(Enum):
-    """Which connections a server serves: plain ones, both kinds, or only those with TLS."""
+    """Kinds of connections that a server serves: only plain, both, or only TLS."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -37,7 +37,7 @@ class TlsMode(Enum):
 
 
 class ClientAuth(Enum):
-    """Whether a server asks its clients for a certificate."""
+    """Client certificates: not requested, requested, or required."""
 
     NONE = "none"
     OPTIONAL = "optional"
@@ -102,7 +102,7 @@ class TlsFields:
 class ServerTls:
     """TLS of one server. Raises SettingsError, which names the setting, if a file cannot be used.
 
-    Connections that are open keep the certificate with which they began.
+    Open connections keep the certificate with which they began.
     """
 
     def __init__(self, settings: TlsSettings) -> None:
@@ -124,14 +124,17 @@ class ServerTls:
         return self._settings.mode is TlsMode.ENFORCING
 
     async def watch(self, clock: Clock) -> None:
-        """Take changed files into use for new connections; runs until it is cancelled."""
+        """Use changed files for new connections; run until cancelled."""
         while True:
             await clock.sleep_ms(POLL_MS)
             await self._look()
 
     async def _look(self) -> None:
-        """Read the files if one has changed. If they cannot be used, those before stay in use, and
-        the next look reads them again: what was missing need not show in their times."""
+        """Read the files if one has changed.
+
+        If they cannot be used, the former ones stay in use, and the next look reads the files
+        again, because the cause may go away without a change of their times.
+        """
         times = await asyncio.to_thread(self._times)
         if times == self._seen:
             return
@@ -151,7 +154,10 @@ class ServerTls:
 
 
 def file_times(*paths: str) -> list[tuple[int, int, int]]:
-    """Return what changes with the content of each file; zeros for a file that is not there."""
+    """Return (mtime, inode, size) of each file, which change with its content.
+
+    Return zeros for a file that cannot be found.
+    """
     found = []
     for path in paths:
         try:
@@ -188,10 +194,10 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
 
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A client could ask for one handshake after another, each dearer for the server than for it.
+    # Otherwise a client could request one handshake after another, at little cost to itself.
     made.options |= ssl.OP_NO_RENEGOTIATION
     try:
-        # An empty password: OpenSSL would ask for one at the terminal.
+        # Pass an empty password: otherwise OpenSSL asks for one at the terminal.
         made.load_cert_chain(settings.cert_path, settings.key_path, password="")
     except OSError as error:  # SSLError is one
         raise SettingsError(

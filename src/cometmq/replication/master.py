@@ -6,14 +6,18 @@ must not have records that its master may lose in a power cut.
 
 Replica counts. ``copies`` is the number of logs that must hold a message, the master's included
 (upstream: inSyncReplicas). A slave counts with the offset that it acknowledged on its current
-connection; a disconnected one does not count. The reached offset is never taken back, but it stops
-growing.
+connection; a disconnected one does not count. The reached offset is the highest one that ``copies``
+logs hold.
 
 Admission. The port has no authentication, so connections are limited, and strangers must not
 displace slaves. A connection is silent until it reports an offset; silent connections have a limit
-of their own. A new connection is always admitted. At the limit another one is closed, one of the
-host with the most connections; among these one of a host that never had a slave, then one that
-never acknowledged bytes sent to it, then the oldest.
+of their own. A new connection is always admitted. At the limit another one is closed instead. It is
+chosen by these criteria, in this order:
+
+1. its host has the most connections
+2. its host never had a slave
+3. it never acknowledged bytes sent to it
+4. it is the oldest
 """
 
 from __future__ import annotations
@@ -47,12 +51,12 @@ _BACKLOG: Final = 64
 _HANDSHAKE_TIMEOUT_S: Final = 10
 _ANY: Final = Bounds(0, 0)
 _BURST_MS: Final = 100
-#: Lag, in bytes, from which on a slave does not count as near enough to wait for (upstream:
-#: haSlaveFallbehindMax).
+#: Lag, in bytes, from which on sends do not wait for a slave (upstream: haSlaveFallbehindMax).
 FALL_BEHIND_MAX_BYTES: Final = 256 << 20
-#: Limit of silent connections: a Java slave reports 5 to 6 s after it connects.
+#: Limit of silent connections. It is not small, because a Java slave reports only 5 to 6 s after it
+#: connects.
 SILENT_MAX: Final = 64
-#: Limit of slaves: more are a mistake, or a program that reconnects over and over.
+#: Limit of slaves. More of them are a mistake, or a program that reconnects over and over.
 SLAVES_MAX: Final = 64
 #: Limit of remembered hosts that had slaves; the latest are kept.
 _HOSTS_MAX: Final = 64
@@ -60,7 +64,7 @@ _ACKED: Final = attrgetter("acked")
 
 
 class Rate:
-    """A limit of ``bytes_per_s``, 0 for none, with bursts of a tenth of a second."""
+    """Rate limit of ``bytes_per_s``, 0 for none. Bursts of _BURST_MS are allowed."""
 
     __slots__ = ("_bytes_per_s", "_free_ms")
 
@@ -69,7 +73,7 @@ class Rate:
         self._free_ms = 0.0
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return the milliseconds to wait before more may be sent; 0 for none."""
+        """Return the milliseconds to wait before further bytes may be sent."""
         over_ms = self._free_ms - now_ms - _BURST_MS
         return max(int(over_ms) + 1, 0) if over_ms > 0 else 0
 
@@ -80,18 +84,18 @@ class Rate:
 
 
 class Acked(Protocol):
-    """A slave with the end of its log."""
+    """Slave with the offset that it has acknowledged."""
 
     @property
     def acked(self) -> int:
-        """End of the slave's log as acknowledged; -1 if unknown."""
+        """Offset up to which the slave has acknowledged the log; -1 if unknown."""
         ...
 
 
 def reached(slaves: Collection[Acked], copies: int, end: int) -> int:
-    """Return the offset up to which ``copies`` logs hold the master's log, which ends at ``end``.
+    """Return the offset up to which ``copies`` logs hold the same bytes; the master's is one.
 
-    Returns 0 if there are too few slaves.
+    ``end`` is the end of the master's log. Returns 0 if there are too few slaves.
     """
     needed = copies - 1
     if needed <= 0:
@@ -103,7 +107,7 @@ def reached(slaves: Collection[Acked], copies: int, end: int) -> int:
 def are_enough(
     slaves: Collection[Acked], copies: int, end: int, fall_behind_max_bytes: int
 ) -> bool:
-    """Return whether enough slaves are connected, with a lag below the limit, to wait for them."""
+    """Return whether ``copies`` - 1 slaves are connected with a lag below the limit."""
     near = 0
     for slave in slaves:
         near += slave.acked >= 0 and end - slave.acked < fall_behind_max_bytes
@@ -111,16 +115,16 @@ def are_enough(
 
 
 class Connected(Protocol):
-    """The properties of a connection that the choice depends on."""
+    """Connection, as :class:`SlaveAdmission` sees it."""
 
     @property
     def host(self) -> str:
-        """The host that it comes from."""
+        """Host of the other side."""
         ...
 
     @property
     def has_copied(self) -> bool:
-        """True once it acknowledged bytes that were sent to it."""
+        """True once the other side has acknowledged bytes that were sent to it."""
         ...
 
 
@@ -128,7 +132,7 @@ C = TypeVar("C", bound=Connected)
 
 
 class SlaveAdmission(Generic[C]):
-    """The connections of one master; those in ``slaves`` have reported an offset."""
+    """Connections of one master: ``slaves`` have reported an offset, ``silent`` have not."""
 
     def __init__(self, silent_max: int = SILENT_MAX, slaves_max: int = SLAVES_MAX) -> None:
         self._silent_max = silent_max
@@ -138,11 +142,11 @@ class SlaveAdmission(Generic[C]):
         self.slaves: dict[C, None] = {}
 
     def connected(self, newcomer: C) -> C | None:
-        """Add a connection; return the one to close for it, if any."""
+        """Add a silent connection; return the one to close in its place, if any."""
         return self._enter(newcomer, self.silent, self._silent_max)
 
     def reported(self, newcomer: C) -> C | None:
-        """Make a connection a slave's after its first report; return the one to close, if any."""
+        """Move a connection to ``slaves`` at its first report; return the one to close, if any."""
         self.silent.pop(newcomer, None)
         return self._enter(newcomer, self.slaves, self._slaves_max)
 
@@ -201,7 +205,7 @@ class SlaveState:
 class Master:
     """Serves the slaves of one store.
 
-    Listeners of ``on_reached`` get the offset that enough logs hold.
+    Listeners of ``on_reached`` get the offset up to which ``settings.copies`` logs hold records.
     """
 
     def __init__(
@@ -224,11 +228,11 @@ class Master:
         self._links: list[SlaveLink] = []
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
-        #: TLS handshakes that have not ended, the oldest first.
+        #: TLS handshakes in progress, the oldest first.
         self._handshakes: dict[asyncio.Task[None], None] = {}
 
     async def start(self, listener: socket.socket, tls: ServerTls | None = None) -> None:
-        """Accept connections on a bound socket; with ``tls`` no others than those with TLS."""
+        """Accept connections on a bound socket; with ``tls``, only those with TLS."""
         self._listener = listener
         if tls is None:
             loop = asyncio.get_running_loop()
@@ -241,7 +245,7 @@ class Master:
         self.tasks.keep(self._tick, name="replication heartbeat", clock=self.clock)
 
     async def close(self) -> None:
-        """Close all connections; slaves get unsent bytes after the next start."""
+        """Close all connections at once. Slaves get the missing bytes when they connect again."""
         if self._listener is None:
             return
         if self._server is not None:
@@ -254,25 +258,25 @@ class Master:
 
     @property
     def end(self) -> int:
-        """End of the log that may be sent."""
+        """End of the part of the log that may be sent."""
         log = self.store.log
         return log.durable if self.store.waits_for_sync else log.written
 
     @property
     def reached(self) -> int:
-        """The offset up to which enough logs hold the records."""
+        """Offset up to which ``settings.copies`` logs hold the records."""
         log = self.store.log
         end = log.durable if self.store.waits_for_sync else log.written
         return reached(self._links, self.settings.copies, end)
 
     @property
     def has_enough(self) -> bool:
-        """True if enough slaves are connected and close enough to the log's end to wait for."""
+        """True if enough slaves are connected, and near enough to the log's end to wait for."""
         settings, end = self.settings, self.end
         return are_enough(self._links, settings.copies, end, settings.fall_behind_max_bytes)
 
     def has_a_near_slave(self) -> bool:
-        """Return whether some slave is close enough to be read from instead of this broker."""
+        """Return whether a slave is near enough to the log's end for clients to read from it."""
         if not self._links:
             return False
         return are_enough(self._links, 2, self.end, self.settings.fall_behind_max_bytes)
@@ -292,7 +296,7 @@ class Master:
             try:
                 slave.push()
             except Exception:
-                # The turn of senders calls this: their answers must not depend on one slave.
+                # Called in the turn that serves sends: their responses must not depend on a slave.
                 log.exception("slave_lost address=%s", slave.address)
                 slave.abort()
 
@@ -309,11 +313,11 @@ class Master:
         return end - (end - segments.start) % segments.file_bytes
 
     def joined(self, slave: _Slave) -> None:
-        """Register a connection; close another one if too many have reported nothing."""
+        """Register a connection; close another one if there are too many silent ones."""
         self._end(self._admission.connected(slave), "too many connections without a report")
 
     def reported(self, slave: _Slave) -> None:
-        """Register a connection as a slave's; close another one if there are too many slaves."""
+        """Register a connection as a slave; close another one if there are too many slaves."""
         if not self._slaves:
             self.store.on_progress.append(self.progressed)
         self._end(self._admission.reported(slave), "too many slaves")
@@ -327,7 +331,7 @@ class Master:
             self.store.on_progress.remove(self.progressed)
 
     def acknowledged(self, slave: _Slave) -> None:
-        """Note a slave's acknowledgement; listeners of ``on_reached`` get the reached offset."""
+        """Note a slave's acknowledgement, and pass the reached offset to ``on_reached``."""
         if not slave.is_remembered and slave.has_copied:
             slave.is_remembered = True
             self._admission.copied(slave)
@@ -340,8 +344,9 @@ class Master:
             slave.abort()
 
     async def _accept(self, listener: socket.socket, tls: ServerTls) -> None:
-        """Accept connections with TLS. As many handshakes as silent connections may be open; the
-        oldest gives way to a new one.
+        """Accept connections with TLS.
+
+        At most SILENT_MAX handshakes are in progress; for a further one the oldest is cancelled.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -369,7 +374,7 @@ class Master:
                 ssl=tls.context,
                 ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
             )
-        except ConnectionAbortedError:  # the event loop's word for a handshake that takes too long
+        except ConnectionAbortedError:  # how the event loop reports a slow handshake
             reason = "connection closed: no end of the TLS handshake in time"
             self.limits.hit(Limit.HANDSHAKE_TIME, host, reason)
         except OSError as error:
@@ -384,7 +389,7 @@ class Master:
 
 
 class _Slave(asyncio.Protocol):
-    """One slave's connection."""
+    """Connection of one slave."""
 
     def __init__(self, master: Master) -> None:
         self._master = master
@@ -396,7 +401,7 @@ class _Slave(asyncio.Protocol):
         self._loading = False
         bytes_per_s = master.settings.rate_bytes_per_s
         self._rate = Rate(bytes_per_s) if bytes_per_s else None
-        #: True once the slave's host is remembered as one with a slave.
+        #: True once the host is remembered as the host of a slave.
         self.is_remembered = False
 
     @property
@@ -405,7 +410,7 @@ class _Slave(asyncio.Protocol):
         return self.link.has_copied
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports behave like asyncio.Transport without being one.
+        # uvloop's transports behave like asyncio.Transport but do not inherit from it.
         transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.host = peer[0] if peer else "?"
@@ -453,7 +458,7 @@ class _Slave(asyncio.Protocol):
         self.push()
 
     def tick(self, now_ms: int) -> None:
-        """Send a heartbeat if one is due; close the connection of a silent slave."""
+        """Send a heartbeat if one is due; close the connection if the slave was silent too long."""
         if self.link.is_silent(now_ms):
             self._master.limits.count(Limit.IDLE_TIME)
             if self.link.is_known:
@@ -463,7 +468,9 @@ class _Slave(asyncio.Protocol):
             self._transport.write(beat)
 
     def push(self) -> None:
-        """Send missing bytes while the connection accepts them and they are in memory."""
+        """Send the bytes that the slave lacks, while they are in memory and the connection accepts
+        them; otherwise continue after a read or a pause.
+        """
         link, master = self.link, self._master
         # One read or pause at a time for each slave, so that pieces stay in order.
         if link.sent < 0 or self._loading:

@@ -2,17 +2,20 @@
 
 Received records are checked and written in the turn in which they arrive. They are reported once
 they are as safe as the flush policy requires: written, or with SYNC_FLUSH durable. After any
-disconnect the slave connects again; bytes that were incomplete or invalid are sent again.
-
-    connect -> report an offset before its own end -> compare the overlap -> copy the rest
-            -> the logs differ: nothing is copied; LogsDiffer reports the offset
-            -> the master has nothing more: its log is shorter, also reported by LogsDiffer
-            -> the master ends the connection: report less, its log may be far shorter
+disconnect the slave connects again, and incomplete or invalid records are sent again.
 
 The protocol has no handshake that could detect different logs. If a master lost its last second in
 a power cut and went on, a slave would continue from its own offset, and the two logs would differ
-for ever. So a slave requests the last part of its own log again and compares (:class:`Overlap`). If
-too little of it matches, it requests more, until it finds where the logs diverge.
+for ever. So a slave requests the last part of its own log again and compares it (:class:`Overlap`):
+
+    connect, report an offset before the end of its log, receive the overlap
+        the overlap is equal                copy the bytes after it
+        the overlap differs                 LogsDiffer with the offset; copy nothing
+        the master's log ends in it         LogsDiffer with is_shorter; copy nothing
+        the master closes the connection    its log may be far shorter: report an earlier offset
+
+If the logs differ close to the start of the overlap, the slave requests a larger one, until it
+finds the offset at which they diverge.
 """
 
 from __future__ import annotations
@@ -39,25 +42,27 @@ log = logging.getLogger(__name__)
 RETRY_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 _TICK_MS: Final = 1_000
-#: A single heartbeat may come because the connection was busy for long. After this many in a row,
-#: without data in between, the master has sent its whole log.
+#: Number of heartbeats in a row, without data in between, after which the master has sent its whole
+#: log. A single one may come because the connection was busy.
 _BEATS_AT_END: Final = 2
-#: Messages waiting for dispatch: reading pauses above the first limit and resumes at the second.
+#: Messages that wait for dispatch: reading pauses above the first limit and resumes at the second.
 _BACKLOG_HIGH: Final = 65_536
 _BACKLOG_LOW: Final = 16_384
-#: Bytes of one read from the master; they stay in the processor's cache.
+#: Maximum size of one read from the master, which fits the processor's cache.
 _RECEIVE_BYTES: Final = 256 << 10
+#: Size of the first overlap. Each retry multiplies it by _GROWTH.
 OVERLAP_BYTES: Final = 64 << 10
-#: Different logs may match by chance for this many bytes, since bodies repeat.
+#: Logs that have diverged may match by chance for up to this number of bytes, since bodies repeat.
 SURE_BYTES: Final = 4 << 10
 _GROWTH: Final = 16
 
 
 class Overlap:
-    """The end of a slave's log that it requests again; the log is ``start <= offset < end``.
+    """Last part of a slave's log, which it requests again to compare it.
 
-    ``begin`` is the offset that the slave reports; :meth:`retry` moves it back if the logs diverge
-    earlier. ``whole`` asks a Java master for the whole log if the slave's is empty.
+    The log is ``start <= offset < end``, the overlap begins at ``begin``, which the slave reports.
+    :meth:`retry` moves ``begin`` back if the logs diverge earlier. ``whole`` asks a Java master for
+    the whole log if the slave's log is empty.
     """
 
     __slots__ = ("_size_bytes", "_skips_one", "begin", "end", "start")
@@ -72,19 +77,19 @@ class Overlap:
     def _begin(self) -> int:
         if self.end == 0:
             return 1 if self._skips_one else 0
-        # Reporting 0 would say that the log is empty.
+        # Never 0, which would report an empty log.
         return max(self.start, self.end - self._size_bytes, 1)
 
     def parted_before(self, offset: int) -> bool:
-        """Return whether logs that differ at ``offset`` may differ before ``begin`` too."""
+        """Return whether logs that differ at ``offset`` may have diverged before ``begin``."""
         return offset - self.begin < SURE_BYTES and self.goes_back
 
     @property
     def lacks_first_byte(self) -> bool:
-        """True if an empty slave claims to have one byte.
+        """True if an empty slave reports that it has one byte.
 
-        A Java master sends only its last file to a slave that reports 0. The claim is safe: the
-        first byte of any log is the high byte of a size, zero.
+        A Java master sends only its last file to a slave that reports 0. To report 1 is safe: the
+        first byte of any log is the high byte of a size, which is 0.
         """
         return self.end == 0 and self._skips_one
 
@@ -122,8 +127,8 @@ def first_difference(ours: memoryview | bytes, theirs: memoryview | bytes) -> in
 class LogsDiffer(CometError):
     """The master's log is not a continuation of this one.
 
-    They differ from ``offset`` on, or the master's ends there (``is_shorter``); this log ends at
-    ``end``.
+    The logs differ from ``offset`` on, or the master's ends there (``is_shorter``). This log ends
+    at ``end``.
     """
 
     def __init__(self, master: str, offset: int, end: int, *, is_shorter: bool = False) -> None:
@@ -140,7 +145,7 @@ class LogsDiffer(CometError):
 
 
 class Unwelcome(CometError):
-    """The master ends the connection, whatever offset is reported to it."""
+    """The master closes the connection, whatever offset the slave reports."""
 
     def __init__(self, master: str) -> None:
         self.master = master
@@ -155,8 +160,8 @@ class Slave:
     """Copies a master's log into a store.
 
     ``master`` returns the address to connect to, "" while it is unknown. ``on_change`` is called
-    when :attr:`is_connected` changes, ``on_differ`` when the logs differ. ``tls`` is for a master
-    that accepts only connections with TLS.
+    when :attr:`is_connected` changes, ``on_differ`` when the logs differ. ``problem`` is the reason
+    why copying stopped, if it did. ``tls`` is for a master that accepts only TLS.
     """
 
     def __init__(
@@ -212,15 +217,15 @@ class Slave:
                     await self._due.wait()
 
     def try_now(self) -> None:
-        """Connect at once: the master has another address, or may be reachable again."""
+        """Connect without the rest of RETRY_MS, because the master may be reachable now."""
         self._due.set()
 
     async def _follow(self, address: str, overlap: Overlap) -> bool:
-        """Copy until the connection ends; return True if an earlier offset is worth a try."""
+        """Copy until the connection ends; return True if an earlier offset may help."""
         try:
             host, port = split_address(address)
         except NotConnected as error:
-            # A name server may have told it.
+            # The address may come from a name server.
             log.warning("master_unreachable address=%s reason=%r", address, error.problem)
             return False
         tls = self._tls
@@ -244,7 +249,7 @@ class Slave:
             connection.abort()
             self.replica.drop_rest()
             self.changed()
-        # A CometMQ master ends the connection of a slave that reports more than it has.
+        # A CometMQ master closes the connection if the reported offset is after the end of its log.
         return connection.parted_before or not (connection.link.heard or connection.was_aborted)
 
     def _progressed(self, _: object = None) -> None:
@@ -253,12 +258,12 @@ class Slave:
             connection.progressed()
 
     def changed(self) -> None:
-        """Call ``on_change``: the connection is in use, or it ended."""
+        """Call ``on_change``, because the connection is in use or has ended."""
         for call in self.on_change:
             call()
 
     def stopped(self, problem: CometError) -> None:
-        """Note why copying cannot continue; the same reason is logged once."""
+        """Note why copying cannot continue, and log the reason if it is another one."""
         if str(problem) != str(self.problem):
             log.error("replication_stopped master=%s reason=%r", self._master(), str(problem))
         self.problem = problem
@@ -267,7 +272,7 @@ class Slave:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One connection to the master. ``over`` is done when it has ended."""
+    """One connection to the master. The future ``over`` is done when it has ended."""
 
     def __init__(self, slave: Slave, address: str, overlap: Overlap) -> None:
         self._slave = slave
@@ -285,7 +290,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports behave like asyncio.Transport without being one.
+        # uvloop's transports behave like asyncio.Transport but do not inherit from it.
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
@@ -294,7 +299,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
-            # So ends what a CometMQ master does not serve; the next connection reports 0.
+            # Expected if the slave reported 1, which a CometMQ master refuses; it reports 0 next.
             is_odd = self._overlap.lacks_first_byte and not self.link.heard
             level = logging.INFO if is_odd else logging.WARNING
             log.log(level, "master_gone address=%s reason=%r", self._address, str(exc or "closed"))
@@ -305,7 +310,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         link, heard = self.link, self.link.heard
-        # ``progressed`` calls during the loop are ignored: one report follows it.
+        # Calls of ``progressed`` in the loop are ignored, because one report follows after it.
         self.receives = True
         try:
             now_ms = self._now_ns() // 1_000_000
@@ -341,10 +346,13 @@ class _Connection(asyncio.BufferedProtocol):
             slave.store.sync()
 
     def _find_end(self) -> None:
-        """Check that the master's log, all of which was received, does not end before this one."""
+        """Check that the master's log does not end before this one; all of it was received.
+
+        Raise LogsDiffer if it does.
+        """
         link, overlap = self.link, self._overlap
         if overlap.lacks_first_byte and link.received == 1:
-            # The master has dropped the beginning: report 0, so that it chooses the offset.
+            # The master has dropped the first file: report 0 next, so that it chooses the offset.
             self.parted_before = True
             raise LogsDiffer(self._address, 1, 1, is_shorter=True)
         if link.received < overlap.end:
@@ -352,7 +360,7 @@ class _Connection(asyncio.BufferedProtocol):
             raise LogsDiffer(self._address, link.received, overlap.end, is_shorter=True)
 
     def _compare(self, offset: int, theirs: memoryview) -> None:
-        """Check that the master's bytes equal this log's bytes from ``offset`` on."""
+        """Raise LogsDiffer if the master's bytes differ from this log's at ``offset``."""
         segments = self._slave.store.log.segments
         while theirs:
             file = segments.find(offset)
@@ -371,7 +379,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def progressed(self) -> None:
-        """Report written, synced or dispatched bytes; pause or resume reading by the backlog."""
+        """Report new bytes, and pause or resume reading depending on the dispatch backlog."""
         transport, slave = self._transport, self._slave
         if transport is None:
             return

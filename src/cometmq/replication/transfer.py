@@ -8,10 +8,9 @@ offset at which the master begins, 0 if the slave is empty. Transfers are contig
 records. A side that is silent for 20 s counts as gone (upstream: HAService.java,
 HAConnection.java).
 
-An extension of the protocol (epochs and their first offsets) would have to be agreed on before the
-connection is made, by a request over the remoting port, which a Java broker answers with "not
-supported". This port leaves no room for it: a Java master takes any eight bytes for a report. The
-extension would be another pair of links beside these, with the same methods.
+This port leaves no room for extensions, such as epochs: a Java master takes any eight bytes for a
+report. Both sides would have to agree on one before they connect, by a request over the remoting
+port, which a Java broker answers with "not supported".
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TRANSFER: Final = Struct(">qi")
 HEARTBEAT_MS: Final = 5_000
 SILENCE_MS: Final = 20_000
 
-#: A limit above what any implementation sends at once: a Java slave's buffer holds 4 MiB.
+#: Maximum size of a transfer. No implementation sends more: a Java slave's buffer holds 4 MiB.
 TRANSFER_MAX_BYTES: Final = 32 << 20
 
 
@@ -41,16 +40,16 @@ class BadPeer(CometError):
 
 
 class OddBegin(BadPeer):
-    """A first report of one byte, which this log cannot serve.
+    """The first report is 1, and this log has no byte there.
 
-    An empty slave that wants the whole log reports it, because a Java master needs that. It
-    connects again, and reports 0.
+    An empty slave reports 1 to get the whole log from a Java master. It then connects again and
+    reports 0.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The part of a master's log that can be sent: ``start <= offset < end``."""
+    """Part of a master's log that can be sent: ``start <= offset < end``."""
 
     start: int
     end: int
@@ -59,12 +58,12 @@ class Bounds:
 class SlaveLink:
     """The master's state of one connected slave.
 
-    Any program that connects to the port may send eight bytes. So a first report must lie in the
-    log, and a later one between the previous report and the end of the sent bytes. Any other report
-    ends the connection and acknowledges nothing.
+    Any program may connect to the port and send eight bytes. So a first report must be an offset in
+    the log, and a later one must lie between the previous report and the end of the sent bytes. Any
+    other report ends the connection and acknowledges nothing.
 
-    ``acked`` is the offset that the slave reported last, -1 before its first report. ``began`` is
-    the offset of the first byte handed to the connection, ``sent`` the end of those bytes.
+    ``acked`` is the last reported offset, -1 before the first report. ``began`` is the offset of
+    the first byte sent, ``sent`` the end of the sent bytes.
     """
 
     __slots__ = ("_buffer", "_heard_ms", "_sent_ms", "acked", "began", "sent")
@@ -89,8 +88,9 @@ class SlaveLink:
     def receive_data(self, data: bytes, bounds: Bounds, begin: int, now_ms: int) -> bool:
         """Handle bytes from the slave; return whether its offset advanced.
 
-        ``begin`` is the offset at which an empty slave starts. Raises BadPeer for a report that
-        cannot be true, and for a slave that needs bytes that the log no longer has.
+        ``bounds`` is the part of the log that can be sent, ``begin`` the offset at which an empty
+        slave starts. Raises BadPeer for a report that cannot be true, and for a slave that needs
+        bytes that the log no longer has.
         """
         data = self._buffer + data
         whole = len(data) - len(data) % REPORT.size
@@ -129,21 +129,22 @@ class SlaveLink:
         return head
 
     def heartbeat(self, now_ms: int) -> bytes | None:
-        """Return an empty transfer if nothing was sent for long enough, else None."""
+        """Return an empty transfer if nothing was sent for HEARTBEAT_MS, otherwise None."""
         if not self.is_known or now_ms - self._sent_ms < HEARTBEAT_MS:
             return None
         return self.header(0, now_ms)
 
     def is_silent(self, now_ms: int) -> bool:
-        """Return whether the slave has been silent for too long."""
+        """Return whether the slave has been silent for longer than SILENCE_MS."""
         return now_ms - self._heard_ms > SILENCE_MS
 
 
 class MasterLink:
     """The slave's state of its connection to the master.
 
-    ``received`` is the end of the received log bytes. ``heard`` says whether anything was received
-    at all; ``beats`` counts the heartbeats since the last log bytes.
+    ``has`` is the offset of the first report, 0 if the slave's log is empty. ``received`` is the
+    end of the received log bytes. ``heard`` is True once anything was received. ``beats`` counts
+    the heartbeats since the last log bytes.
     """
 
     __slots__ = ("_head", "_heard_ms", "_left", "_may_begin", "_reported", "_reported_ms", "beats",
@@ -161,10 +162,10 @@ class MasterLink:
         self.beats = 0
 
     def receive_data(self, data: memoryview, now_ms: int) -> list[tuple[int, memoryview]]:
-        """Handle bytes from the master; return pieces of its log with their offsets, in order.
+        """Handle bytes from the master; return (offset, piece) pairs of its log, in order.
 
-        Pieces are contiguous, except that for an empty slave the first one may begin anywhere.
-        Raises BadPeer if a transfer does not continue where the previous one ended.
+        Pieces are contiguous. For an empty slave the first one may begin at any offset. Raises
+        BadPeer if a transfer does not begin where the previous one ended.
         """
         self._heard_ms = now_ms
         self.heard = True
@@ -204,12 +205,12 @@ class MasterLink:
         self._left = size_bytes
 
     def report(self, has: int, now_ms: int) -> bytes | None:
-        """Return a report of the log end ``has``; None if it need not be sent (again) yet."""
+        """Return a report of the offset ``has``; None if it was reported within HEARTBEAT_MS."""
         if has == self._reported and now_ms - self._reported_ms < HEARTBEAT_MS:
             return None
         self._reported, self._reported_ms = has, now_ms
         return REPORT.pack(has)
 
     def is_silent(self, now_ms: int) -> bool:
-        """Return whether the master has been silent for too long."""
+        """Return whether the master has been silent for longer than SILENCE_MS."""
         return now_ms - self._heard_ms > SILENCE_MS

@@ -1,1 +1,1 @@
-"""Consumer groups on the client side: rebalance, pull loops, flow control, offsets, retry."""
+"""Consumer side of the client: rebalance, pull loops, flow control, offsets, retries."""

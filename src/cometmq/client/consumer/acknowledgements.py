@@ -1,14 +1,15 @@
 """Acknowledgements and retries: what happens to a message after it was processed.
 
-It is acknowledged, delivered again, or sent away. These rules hold for every way of consuming. A
-settled message advances the queue's committable offset (inflight.py), which the consumer stores. A
-FailurePolicy decides what happens to failed messages.
+A message is acknowledged, delivered again by this consumer, or sent away to a broker. A settled
+message (acknowledged or sent away) advances the queue's committable offset (inflight.py), which the
+consumer stores. A FailurePolicy decides what happens to failed messages.
 
 Concurrent consumers send failed messages back to the broker, which stores them in the group's retry
-topic, delayed, or makes them dead letters. If the broker cannot be reached, the message stays with
-this consumer and is delivered again after a pause. A send-back names the message by its physical
-offset; a broker that does not have the message there receives the whole message (upstream:
-ConsumeMessageConcurrentlyService.java, DefaultMQPushConsumerImpl.sendMessageBack).
+topic with a delay, or makes them dead letters. If the broker cannot be reached, the message stays
+with this consumer and is delivered again after a pause. A send-back contains only the message's
+physical offset. If the broker does not have the message there, the consumer sends the whole message
+to the retry topic (upstream: ConsumeMessageConcurrentlyService.java,
+DefaultMQPushConsumerImpl.sendMessageBack).
 
 Ordered consumers deliver a message again in place, after a pause, until it succeeds or becomes a
 dead letter (upstream: ConsumeMessageOrderlyService.java).
@@ -39,18 +40,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_MAX_RECONSUME_TIMES: Final = 16
-#: Delay level of a message that was held for too long (upstream: ProcessQueue.cleanExpiredMsg).
+#: Delay level of a message that was not finished in time (upstream: ProcessQueue.cleanExpiredMsg).
 _STUCK_LEVEL: Final = 3
 
 
 class FailurePolicy(Protocol):
-    """Treatment of failed messages in one way of consuming."""
+    """Treatment of failed messages, for concurrent or for ordered consumers.
 
-    #: Pause before a failed message that stays here is delivered again.
+    ``delay_level`` is that of :meth:`ReceivedMessage.retry`; a negative one means a dead letter.
+    """
+
+    #: Pause before a failed message that stays with this consumer is delivered again.
     pause_ms: int
 
     def is_final(self, message: StoredMessage, delay_level: int) -> bool:
-        """Return whether the message leaves this consumer; otherwise it is delivered again here."""
+        """Return whether to send the message away; otherwise this consumer delivers it again."""
         ...
 
     async def send_away(
@@ -108,8 +112,8 @@ class SendBack:
         )
 
     async def _send_whole(self, message: StoredMessage, delay_level: int, most: int) -> None:
-        # For a named message the broker increments the attempts itself; a whole message carries the
-        # incremented count.
+        # In a send-back by offset the broker increments the number of attempts. A whole message has
+        # the incremented number itself.
         times = message.reconsume_times + 1 if delay_level >= 0 else most + 1
         await self._producer.send_to_retry(
             message,
@@ -139,7 +143,7 @@ class RetryInPlace:
         await self._producer.send_to_retry(
             message,
             self._options.retry_topic,
-            # A dead letter at once has no attempt left either.
+            # More than the maximum makes it a dead letter at once.
             reconsume_times=message.reconsume_times + 1 if delay_level >= 0 else most + 1,
             max_reconsume_times=most,
             delay_level=props.FIRST_RETRY_LEVEL + message.reconsume_times,
@@ -203,7 +207,7 @@ class ConsumerSettler:
         return bool(self._hooks)
 
     def run_succeeded(self, inflight: InFlight, count: int, begun_ms: int) -> None:
-        """Settle the first ``count`` messages of a run (:meth:`InFlight.run`).
+        """Settle the first ``count`` messages of a run (:meth:`InFlight.run`) as succeeded.
 
         They were processed in sequence, from ``begun_ms`` (monotonic) until now.
         """
@@ -224,7 +228,7 @@ class ConsumerSettler:
         self.stats.of(inflight.queue.topic).failed += 1
         try:
             if inflight.dropped:
-                inflight.give_back(message, failed=False)  # its next owner delivers it
+                inflight.give_back(message, failed=False)  # the queue's next owner delivers it
             elif self._policy.is_final(message, delay_level) and await self._sent_away(
                 inflight, message, delay_level
             ):
@@ -236,7 +240,7 @@ class ConsumerSettler:
             self._dispatch.release(inflight)
 
     async def expired(self, inflight: InFlight, message: StoredMessage) -> None:
-        """Send back a message that its holder did not finish in time, so that it is retried."""
+        """Send back a message that the application did not finish in time, to be retried."""
         log.warning(
             "consume_timeout topic=%s message=%s: sent back to be retried",
             inflight.queue.topic.removeprefix(RETRY_PREFIX),

@@ -1,4 +1,4 @@
-"""Requests of administrators to a consumer, which brokers pass on.
+"""Requests of administrators to a consumer, which brokers forward.
 
 An administrator may reset the offsets of queues that are being read, have one message consumed
 directly, and read a consumer's state (upstream: MQClientInstance.resetOffset,
@@ -42,11 +42,11 @@ _NOWHERE: Final = -1
 
 
 class Resets:
-    """Resets queues of one fetcher.
+    """Offset resets of the queues of one fetcher.
 
-    ``releasing`` is the set of queues that a rebalance must not add at the moment; queues being
-    reset are added to it. ``until_idle`` waits until a queue may be read again, ``is_closed``
-    returns whether the consumer is closed, and ``moved`` is called when a reset has ended.
+    ``releasing`` is the set of queues that a rebalance must not add now; it includes those that are
+    being reset. ``until_idle`` waits until a queue may be read again. ``is_closed`` returns whether
+    the consumer is closed. ``moved`` is called when a reset has ended.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Resets:
         self._moving: dict[MessageQueue, int] = {}
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets in those of the topic's queues that are read.
+        """Continue at these offsets; ignore queues of other topics and those that are not read.
 
         Messages in progress may be finished, but do not change the offsets. A later reset of the
         same queue replaces an earlier one.
@@ -92,7 +92,7 @@ class Resets:
         try:
             while offset != self._moving[queue]:
                 offset = self._moving[queue]
-                # Set this first: every later persist then stores the new offset.
+                # Before the wait: every persist from now on stores the new offset.
                 self._offsets.update(queue, offset)
                 await self._offsets.persist([queue], unchanged_too=True)
                 await self._until_idle(inflight)
@@ -109,6 +109,7 @@ class Resets:
 #: Time for which brokers wait for the result.
 TIMEOUT_MS: Final = 10_000
 
+#: Results of a direct consumption, as in Java (upstream: CMResult.java).
 SUCCESS: Final = "CR_SUCCESS"
 LATER: Final = "CR_LATER"
 RAISED: Final = "CR_THROW_EXCEPTION"
@@ -116,9 +117,9 @@ NOTHING: Final = "CR_RETURN_NULL"
 
 
 class DirectConsumption:
-    """Messages that one consumer was asked to process directly and has not finished.
+    """Messages that one consumer has to process directly and has not finished.
 
-    ``settler`` is the consumer's own; its hooks run for these messages too.
+    ``settler`` is the settler of the consumer; its hooks run for these messages too.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class DirectConsumption:
         self._open: dict[InFlight, _DirectSettler] = {}
 
     def __bool__(self) -> bool:
-        """Return whether there are any such messages."""
+        """Return whether any direct messages are not finished."""
         return bool(self._open)
 
     def __contains__(self, inflight: InFlight) -> bool:
@@ -144,7 +145,7 @@ class DirectConsumption:
     async def consume(self, message: StoredMessage) -> DirectResult:
         """Have a message processed and return the result.
 
-        Raises BadRequest (CONSUME_MSG_TIMEOUT) if the consumer did not take or finish it in time.
+        Raises BadRequest (CONSUME_MSG_TIMEOUT) if it is not finished within TIMEOUT_MS.
         """
         inflight = InFlight(message.queue, message.queue_offset)
         inflight.add(MessageList((message,)), message.queue_offset + 1)
@@ -209,7 +210,7 @@ class _DirectSettler:
         inflight.settle(message)
         self._dispatch.release(inflight)
         self._verdict = verdict
-        if not self._is_in_work:  # otherwise end() decides: it sees the block's error
+        if not self._is_in_work:  # otherwise end() finishes, since it knows the exception
             self._finish(verdict, None)
 
     def _finish(self, verdict: str, remark: str | None) -> None:
@@ -235,7 +236,7 @@ class Operated(Protocol):
     """Consumer that carries out requests of administrators."""
 
     async def reset(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets in those of the queues that the consumer reads."""
+        """Continue at these offsets; ignore queues that the consumer does not read."""
         ...
 
     async def consume_directly(self, message: StoredMessage) -> DirectResult:

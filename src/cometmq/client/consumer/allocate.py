@@ -1,10 +1,10 @@
-"""Strategies that allocate the queues of a topic to the members of a group. Pure.
+"""Strategies that allocate the queues of a topic to the members of a group. No I/O.
 
-All members of a group, Java clients among them, must use the same strategy and see the same client
-ids (upstream: rebalance/AllocateMessageQueue*).
+All members of a group, including Java clients, must use the same strategy and the same list of
+client ids (upstream: rebalance/AllocateMessageQueue*).
 
-A strategy is a function that returns this member's queues of a :class:`Group`. Users may pass their
-own function, as long as all members use it.
+A strategy is a function that takes a :class:`Group` and returns the queues of this member. Users
+may pass their own function, as long as all members use it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Group:
     """Input of a strategy: a group and the queues of one topic.
 
-    ``queues`` and ``members`` (client ids) are in the order on which all members agree; ``me`` is
-    one of the members.
+    ``queues`` and ``members`` (client ids) are in an order that is the same for all members. ``me``
+    is one of the members.
     """
 
     name: str
@@ -51,10 +51,10 @@ def share(
     client_ids: Iterable[str],
     client_id: str,
 ) -> list[MessageQueue]:
-    """Return the queues of ``topic`` that ``strategy`` allocates to one member, in common order.
+    """Return the queues of ``topic`` that ``strategy`` allocates to ``client_id``, sorted.
 
-    A client that is not among ``client_ids`` gets no queues. Queues that the topic does not have
-    are ignored.
+    A client that is not among ``client_ids`` gets no queues. Queues that are not in ``queues`` are
+    ignored.
     """
     members = tuple(sorted(set(client_ids), key=_java_order))
     ordered = tuple(sorted(queues))
@@ -81,7 +81,7 @@ def circle(group: Group) -> tuple[MessageQueue, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ByConfig:
-    """Fixed allocation: this member reads ``queues``; the other members must name the rest.
+    """Fixed allocation: this member reads ``queues``. Other members must be set to read the rest.
 
     Topics without a queue in ``queues``, such as the group's retry topic, use :func:`average`.
     """
@@ -143,8 +143,8 @@ class MachineRoom:
 class MachineRoomNearby:
     """Allocation by room: members share the queues of their own room with the strategy ``inner``.
 
-    All members share the queues of rooms without a member. The functions return the room of a
-    broker (from its name) and of a member (from its client id).
+    All members share the queues of rooms without a member. ``room_of_broker`` takes a broker name,
+    ``room_of_member`` a client id.
     """
 
     room_of_broker: Callable[[str], str]
@@ -186,7 +186,7 @@ def _next(ring: list[int], name: str) -> int:
 
 
 def _name(queue: MessageQueue) -> str:
-    """Return a queue as Java prints it, which is the text that both clients hash."""
+    """Return the text of a queue as in Java's toString, which both clients hash."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"

@@ -1,8 +1,8 @@
-"""Exceptions of callbacks, such as message handlers: logs them, and records them for tests.
+"""Exceptions of callbacks, such as message handlers: log them, and record them for tests.
 
 The exception of a handler is not raised to a caller, because the message is retried
-(acknowledgements.py). A test with assertions in a handler would therefore pass whether or not they
-hold, so test fixtures record the exceptions.
+(acknowledgements.py). A test with a failing assertion in a handler would therefore pass, so test
+fixtures record the exceptions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Errors of the program, not of the message or the moment, so a retry does not help.
+#: Errors in the program, for which a retry does not help.
 PROGRAMMING_ERRORS: Final = (
     AssertionError,
     AttributeError,
@@ -52,7 +52,7 @@ def recorded() -> Iterator[list[Failure]]:
     try:
         yield failures
     finally:
-        # By identity: two lists that hold the same failures are equal.
+        # Compare by identity, because lists with the same failures are equal.
         _recorders[:] = [each for each in _recorders if each is not failures]
 
 

@@ -1,7 +1,7 @@
-"""Prefetches messages of the queues that are assigned to a consumer, within limits.
+"""Prefetching of messages from the queues that are assigned to a consumer, within limits.
 
-Each queue has a loop of long polls that fills an InFlight; the owner of the fetcher takes the
-messages from it (upstream: DefaultMQPushConsumerImpl.pullMessage,
+Each queue has a loop of long polls that fills an InFlight. The owner of the fetcher takes the
+messages from there (upstream: DefaultMQPushConsumerImpl.pullMessage,
 DefaultLitePullConsumerImpl.PullTask).
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_MS: Final = 100
-#: Codes of a broker that does not know this member's current subscription; a heartbeat updates it.
+#: Response codes of a broker without this member's current subscription; a heartbeat updates it.
 _SUBSCRIPTION_CODES: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
@@ -41,18 +41,18 @@ _SUBSCRIPTION_CODES: Final = frozenset(
 
 @dataclass(slots=True)
 class _Fetching:
-    """One assigned queue and the task that pulls it."""
+    """One assigned queue and the task that pulls from it."""
 
     inflight: InFlight
     loop: asyncio.Task[None]
 
 
 class Fetcher:
-    """Reads queues for one consumer and calls ``offer`` for each pull that returned.
+    """Reads queues for one consumer and calls ``offer`` after each pull.
 
-    With ``locks`` a queue is read only while its lock is held. ``may_pull`` can pause a queue. For
-    a member of a group (``is_member``), heartbeats carry the subscription and pulls commit its
-    offsets.
+    With ``locks`` a queue is read only while its lock is held. ``may_pull`` returns whether a queue
+    may be read now. ``is_member`` is True for a member of a group: heartbeats have sent its
+    subscription to the brokers, and pulls commit its offsets.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Fetcher:
     def start_at(self, queue: MessageQueue, offset: int) -> None:
         """Start to read a queue at ``offset``.
 
-        If it is read already, forget its messages in flight.
+        If it is read already, drop its messages in flight.
         """
         known = self._fetching.get(queue)
         if known is None:
@@ -129,7 +129,7 @@ class Fetcher:
         self._fetching[queue] = _Fetching(inflight, loop)
 
     def stop(self, queue: MessageQueue) -> InFlight:
-        """Stop reading a queue that is given up or reset; return its InFlight."""
+        """Stop reading a queue that is released or reset; return its InFlight."""
         fetching = self._fetching.pop(queue)
         fetching.loop.cancel()
         fetching.inflight.dropped = True
@@ -166,8 +166,8 @@ class Fetcher:
                         inflight.reset(await self._starts.of(queue))
                         reported_offset = inflight.committable
                 asked, done = inflight.next_offset, inflight.committable
-                # An unchanged offset is not sent: it could overtake a newer one in the broker. Nor
-                # is the group's first one in a topic, because pulls are not sent one at a time.
+                # Do not commit an unchanged offset: it could replace a newer one in the broker. Nor
+                # the group's first one in a topic: pulls of several queues are sent at once.
                 is_told = done != reported_offset and self._starts.offsets.has_offsets(queue)
                 begun_ms = self._clock.monotonic_ms()
                 result = await self._pull_once(inflight, done if is_told else None)
@@ -178,7 +178,7 @@ class Fetcher:
                     self._stats.pulled(queue.topic, len(result.found), took_ms)
                 if is_told:
                     reported_offset = done
-                if inflight.next_offset == asked:  # else it was reset while the pull was held
+                if inflight.next_offset == asked:  # otherwise it was reset meanwhile
                     self._take_in(inflight, result)
                 failures = await self._may_ask_again(result.leads_on_from(asked), failures)
             except CometError as error:
@@ -226,7 +226,7 @@ class Fetcher:
             self._offer(inflight)
 
     async def _pull_failed(self, inflight: InFlight, error: CometError, before: int) -> None:
-        """Wait after a failed pull, longer with each failure ``before`` it.
+        """Pause after a failed pull, longer with each failure ``before`` it.
 
         So a broker that was only restarted is read again soon, and one that is down gets few
         requests.
@@ -243,8 +243,8 @@ class Fetcher:
     async def _may_ask_again(self, got_on: bool, before: int) -> int:
         """Pause after a pull without progress; return the number of such pulls in a row.
 
-        The first one is repeated at once, because a slave suggests its master for the next pull. If
-        the master cannot be reached, the next pulls go to the slave again.
+        The first one is repeated without a pause, because a slave suggests its master for the next
+        pull. If the master cannot be reached, further pulls go to the slave again.
         """
         if got_on:
             return 0

@@ -1,17 +1,17 @@
 """Messages of the assigned queues between pull and acknowledgement.
 
-InFlight holds those of one queue. They arrive in offset order, are handed out, and are settled in
-any order. The first offset that is not settled may be committed: after a crash, messages from there
-on are delivered again (upstream: ProcessQueue.java).
+InFlight holds the messages of one queue. They arrive in offset order, are handed out to the
+application, and are settled in any order. The first offset that is not settled may be committed:
+after a crash, messages from there on are delivered again (upstream: ProcessQueue.java).
 
-The messages of a pull stay one batch until they are handed out one by one. While none of the queue
-is handed out, a run of them may be processed as a whole (:meth:`InFlight.run`, :meth:`finish_run`);
-only those that the handler accesses are decoded.
+The messages of a pull stay one batch until they are handed out one by one. While no message of the
+queue is handed out, a part of a batch may be processed as a whole, a run (:meth:`InFlight.run`,
+:meth:`InFlight.finish_run`). Only messages that the handler accesses are decoded.
 
-Dispatch hands out the messages of all queues, in turn. At most ``concurrency`` messages are out at
-a time, and of one queue at most ``per_queue``. ``per_queue`` is 1 for ordered consumers: the next
-message of the queue waits even if the queue was reset and read again in the meantime. ``may_give``
-can hold a queue back, for example while its lock is not held.
+Dispatch hands out the messages of all queues in turn. At most ``concurrency`` messages are handed
+out at a time, and at most ``per_queue`` of one queue. ``per_queue`` is 1 for ordered consumers: the
+next message of the queue waits, even if the queue was reset and read again meanwhile. ``may_give``
+returns whether a queue may hand out messages now; it may not, for example, without its lock.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ Batch: TypeAlias = "Records[StoredMessage] | MessageList"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of the messages of one queue in flight; at any of them its pulls pause. ``span``
-    limits the difference of their offsets."""
+    """Limits of the messages in flight of one queue; its pulls pause when one is reached.
+
+    ``span`` limits the difference of the offsets.
+    """
 
     messages: int
     size_bytes: int
@@ -50,7 +52,7 @@ class Limits:
 
 
 class InFlight:
-    """Messages of ``queue`` from ``next_offset`` on. Times are monotonic milliseconds."""
+    """Messages in flight of ``queue``. Times are monotonic milliseconds."""
 
     __slots__ = (
         "_batched",
@@ -73,19 +75,21 @@ class InFlight:
         self.queue = queue
         #: Offset at which the next pull begins.
         self.next_offset = next_offset
-        #: True once the queue is given up or reset: its messages are not handed out any more.
+        #: True once the queue is released or reset: its messages are no longer handed out.
         self.dropped = False
         self.size_bytes = 0
-        #: End of the queue, as the last response to a pull says; -1 before the first.
+        #: End of the queue according to the last response to a pull; -1 before the first.
         self.end = -1
         #: Time of the last response to a pull, and of the last message handed out; 0 for never.
         self.pulled_ms = 0
         self.taken_ms = 0
-        #: Messages still in batches, all later than those of ``_order``: their number, the
-        #: batches, none of them empty, and the number of messages already taken from the first.
+        #: Number of messages still in batches, which are later than those of ``_order``; the
+        #: batches, none of them empty; and the number of messages taken from the first batch.
         self._batched = 0
         self._batches: deque[Batch] = deque()
         self._begin = 0
+        #: Messages taken from batches: sizes of unsettled ones by offset; offsets from the oldest
+        #: unsettled one on; those that are ready; those handed out, with the time.
         self._held: dict[int, int] = {}
         self._order: deque[int] = deque()
         self._ready: deque[StoredMessage] = deque()
@@ -130,9 +134,9 @@ class InFlight:
     def add(self, batch: Batch, next_offset: int) -> None:
         """Add the messages of a pull, in offset order; the next pull begins at ``next_offset``.
 
-        Messages before the offset of this pull were added already and are skipped. The next pull
-        begins after these messages, also if the broker's ``next_offset`` is lower: otherwise they
-        would be added twice.
+        Messages before the offset of this pull were added already and are skipped. If the broker's
+        ``next_offset`` is before the end of these messages, the next pull begins after them, so
+        that none is added twice.
         """
         begin = self.next_offset
         if batch and batch.offset_at(0) < begin:
@@ -146,9 +150,9 @@ class InFlight:
         self.next_offset = max(next_offset, begin)
 
     def reset(self, next_offset: int) -> None:
-        """Forget all messages; pulls continue at ``next_offset``.
+        """Drop all messages; pulls continue at ``next_offset``.
 
-        Messages that are handed out may still be settled, without effect.
+        Settling a message that was handed out before has no effect.
         """
         self._batches.clear()
         self._batched = self._begin = 0
@@ -160,9 +164,9 @@ class InFlight:
         self.next_offset = next_offset
 
     def move(self, next_offset: int) -> None:
-        """Continue pulls at ``next_offset``, because the queue ends or begins there.
+        """Continue pulls at ``next_offset``, because the queue now ends or begins there.
 
-        Messages from that offset on are forgotten as by :meth:`reset`; earlier ones stay.
+        Drop messages from that offset on, as :meth:`reset` does; earlier ones stay.
         """
         while self._batches:
             self._ready.append(self._open())
@@ -225,15 +229,14 @@ class InFlight:
         self._begin = end
 
     def taken_at(self, message: StoredMessage) -> int | None:
-        """Return the time when a message was handed out; None if it is not."""
+        """Return the time when a message was handed out; None if it is not handed out."""
         taken = self._taken.get(message.queue_offset)
         return None if taken is None else taken[1]
 
     def settle(self, message: StoredMessage) -> bool:
         """Settle a message that is handed out.
 
-        Returns False if it was settled before or forgotten, also if its offset was read again in
-        the meantime.
+        Returns False if it was settled or dropped before, even if its offset was read again.
         """
         if not self._is_out(message):
             return False
@@ -247,10 +250,10 @@ class InFlight:
         return True
 
     def give_back(self, message: StoredMessage, *, failed: bool) -> bool:
-        """Make a message that is handed out ready again, in its place by offset.
+        """Make a message that is handed out ready again, in the order of offsets.
 
-        If it ``failed``, its number of attempts grows. Returns False if it was settled or
-        forgotten.
+        If it ``failed``, its number of attempts is incremented. Returns False if it was settled or
+        dropped.
         """
         if not self._is_out(message):
             return False
@@ -297,7 +300,7 @@ class Dispatch:
         self._concurrency = concurrency
         self._per_queue = per_queue
         self._may_give = may_give
-        #: Queues that may have ready messages, in turn; a queue leaves when it has none.
+        #: Queues that may have ready messages, in turn. A queue without any is removed.
         self._turns: deque[InFlight] = deque()
         self._in_turn: set[InFlight] = set()
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -312,9 +315,9 @@ class Dispatch:
         return self._handed_out
 
     def is_out(self, inflight: InFlight) -> bool:
-        """Return whether a queue with ``per_queue`` 1 has its message out.
+        """Return whether a queue has its one message handed out, if ``per_queue`` is 1.
 
-        The message counts until :meth:`release`, even if the queue has forgotten it.
+        The message counts until :meth:`release`, even if the queue has dropped it.
         """
         return inflight in self._busy
 
@@ -326,7 +329,7 @@ class Dispatch:
     def take_now(self) -> tuple[InFlight, StoredMessage] | None:
         """Hand out the next message; return it with its queue.
 
-        Returns None if there is none yet, if ``concurrency`` messages are out, or once closed.
+        Returns None if there is none, if ``concurrency`` messages are handed out, or once closed.
         """
         if self._closed or self._handed_out >= self._concurrency:
             return None
@@ -352,8 +355,8 @@ class Dispatch:
     def take_run(self) -> InFlight | None:
         """Return the next queue if its messages may be processed as a run (:meth:`InFlight.run`).
 
-        Returns None if they must be taken one by one. The queue gets no other turn until
-        :meth:`end_run`.
+        Returns None if there are none, or if they must be taken one by one. The queue is not in
+        turn until :meth:`end_run` or :meth:`break_run`.
         """
         turns = self._turns
         if not turns or self._may_give is not None or self._handed_out >= self._concurrency:
@@ -370,9 +373,9 @@ class Dispatch:
         self._line_up(inflight)
 
     def break_run(self, inflight: InFlight) -> StoredMessage | None:
-        """Hand out the message before which the run of a queue ended, and wake another waiter.
+        """End a run before its next message; hand out that message and wake another waiter.
 
-        Processing of that message continues after the run.
+        The processing of that message has begun in the run and goes on.
         """
         message = self._take_from(inflight)
         if message is not None:
@@ -401,7 +404,7 @@ class Dispatch:
         return not self._closed
 
     def release(self, inflight: InFlight) -> None:
-        """Count a message of a queue as settled or given back."""
+        """Count a message of a queue as no longer handed out: it was settled or given back."""
         self._handed_out -= 1
         self._busy.discard(inflight)
         self._line_up(inflight)
@@ -426,8 +429,8 @@ class Dispatch:
     def _take_from(self, inflight: InFlight) -> StoredMessage | None:
         """Take a message from a queue; return None if it may not hand out one now.
 
-        The queue is lined up again when one of its messages is released or when its lock is held
-        again.
+        The queue is lined up again when one of its messages is released, or when its lock is
+        renewed.
         """
         if inflight.dropped or inflight.taken_count >= self._per_queue or self.is_out(inflight):
             return None
@@ -443,7 +446,7 @@ class Dispatch:
         self._waiters.append(waiter)
         try:
             if self._handed_out < self._concurrency:
-                await waiter  # for messages, which may take any time
+                await waiter  # without a limit: no message is ready
                 return
             async with asyncio.timeout(_HINT_AFTER_S):
                 await waiter
@@ -454,7 +457,7 @@ class Dispatch:
                 "leave message.processing() or call message.ack() to receive more",
             )
         except asyncio.CancelledError:
-            self._wake_next()  # this waiter may have been woken already: pass that on
+            self._wake_next()  # if this waiter was woken already, wake another in its place
             raise
 
     def _wake_next(self) -> None:

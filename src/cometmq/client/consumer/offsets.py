@@ -4,12 +4,12 @@ They are stored on the broker, or in a local file for broadcasting consumers. Th
 LocalFileOffsetStore.java) is ``<dir>/<client>/<group>/offsets.json``:
 ``{"offsetTable":{{"brokerName":..,"queueId":..,"topic":..}:offset, ..}}``, replaced as a whole.
 
-A group begins at the committed offset, otherwise at the position in its options. ``last`` means the
-time at which this member joined. In a queue that existed then, the start is the queue's end. In a
-queue that appears later, because its topic grew or its broker was away, the start is the first
-message stored after that time. Brokers of the 4.x line let a new group begin at 0 on a queue that
-still has its first message, whatever the group requested; other brokers are asked not to (upstream:
-RebalancePushImpl.computePullFromWhere).
+A group begins at the committed offset, or at the position in its options if there is none. ``last``
+means the time at which this member joined. In a queue that existed then, the start is the queue's
+end. In a queue that appears later, because its topic grew or its broker was away, the start is the
+first message stored after that time. Brokers of the 4.x line let a new group begin at 0 on a queue
+that still has its first message, whatever the group requested; other brokers are asked not to
+(upstream: RebalancePushImpl.computePullFromWhere).
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class OffsetStore(Protocol):
     """Store of the committed offset of each queue of a group."""
 
     async def load(self, queue: MessageQueue) -> int | None:
-        """Return the stored offset, or None when the group never stored one. Raises ClientError.
+        """Return the stored offset, or None if the group never stored one. Raises ClientError.
 
-        The queue belongs to the caller from this call on.
+        Call it only for a queue that is assigned to this consumer; see :meth:`peek`.
         """
         ...
 
     async def peek(self, queue: MessageQueue) -> int | None:
-        """Return the stored offset like :meth:`load`, of a queue that another member may own."""
+        """Return the stored offset as :meth:`load` does, also if another member owns the queue."""
         ...
 
     def update(self, queue: MessageQueue, offset: int) -> None:
@@ -73,7 +73,7 @@ class OffsetStore(Protocol):
         """Store the offsets that changed, of all queues or of ``queues``.
 
         Failures are logged; the next call tries again. ``unchanged_too`` also stores unchanged
-        offsets, because a previous owner of a queue may have stored an older offset since.
+        offsets: a previous owner of a queue may have stored an older offset since.
         """
         ...
 
@@ -82,13 +82,13 @@ class OffsetStore(Protocol):
         ...
 
     def forget(self, queue: MessageQueue) -> None:
-        """Forget the offset of a queue that now belongs to another member."""
+        """Drop the offset of a queue that now belongs to another member."""
         ...
 
     def has_offsets(self, queue: MessageQueue) -> bool:
-        """Return whether this store has stored an offset in the queue's topic, at its broker.
+        """Return whether this store has stored an offset in the queue's topic on its broker.
 
-        That :meth:`load` found one says nothing: a Java broker gives 0 where none is stored.
+        An offset from :meth:`load` does not count: a Java broker may return 0 if none is stored.
         """
         ...
 
@@ -96,26 +96,27 @@ class OffsetStore(Protocol):
 class RemoteOffsets:
     """Offsets of a clustering group, stored by the broker of each queue.
 
-    An offset that a broker confirmed is not sent again until a connection breaks. A broker that
-    crashed may have lost the last offsets, and would deliver those messages again to the queue's
-    next reader. An offset is also sent again until the current master has it, if a slave or a
-    previous master confirmed it, because slaves replace their offsets by the master's. All offsets
-    are repeated every minute, because the last update of a queue's previous owner may arrive late.
-    A broker with several threads may process two updates of a queue in either order and keep the
-    older offset, so only one update of a queue is in flight at a time. Java's broker may lose one
-    of two offsets that are the group's first in a topic, if it processes them at the same time
-    (ConsumerOffsetManager.commitOffset makes the topic's table twice). So the first one is sent
-    alone.
+    An offset that a broker confirmed is sent again in three cases:
+
+    - after any connection broke: a broker that crashed may have lost the last offsets
+    - until the current master confirms it: slaves replace their offsets by the master's
+    - every minute: the last update of a queue's previous owner may arrive late
+
+    Only one update of a queue is in flight at a time, because a broker with several threads may
+    process two of them in either order. The group's first update in a topic is sent alone: a Java
+    broker that processes two first ones at the same time may lose one
+    (ConsumerOffsetManager.commitOffset creates the topic's table twice).
     """
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
         self._current: dict[MessageQueue, int] = {}
-        #: Offset of each queue that was stored last, and the address of the broker that stored it.
+        #: Last stored offset of each queue, and the address of the broker that stored it.
         self._stored: dict[MessageQueue, tuple[int, str]] = {}
         self._updates: defaultdict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
-        #: Brokers and topics in which an offset of the group is stored, and who stores the first.
+        #: (broker name, topic) pairs with a stored offset. For pairs without: locks for the first
+        #: update, and its error.
         self._begun: set[tuple[str, str]] = set()
         self._firsts: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._first_errors: dict[tuple[str, str], ClientError] = {}
@@ -166,7 +167,7 @@ class RemoteOffsets:
         if is_old or self._losses != self._session.remoting.losses:
             self._losses = self._session.remoting.losses
             self._last_stored_ms = now_ms
-            # Forget what brokers confirmed, so that every offset is sent again.
+            # Drop the confirmations, so that every offset is sent again.
             self._stored.clear()
             self._begun.clear()
         due = [
@@ -192,7 +193,7 @@ class RemoteOffsets:
     async def _tell(self, queue: MessageQueue) -> None:
         """Send the current offset of a queue once the previous update is answered.
 
-        Send nothing if the queue was forgotten in the meantime.
+        Send nothing if :meth:`forget` was called meanwhile.
         """
         async with self._updates[queue]:
             if not self.has_offsets(queue) and await self._sent_as_first(queue):
@@ -200,11 +201,10 @@ class RemoteOffsets:
             await self._put(queue)
 
     async def _sent_as_first(self, queue: MessageQueue) -> bool:
-        """Send the current offset of a queue alone if it is still the first one in its topic;
-        return whether it was.
+        """Send the current offset of a queue if it is the first one in its topic.
 
-        Queues that waited for a first one that got no answer fail with it: one after the other they
-        would wait as often for a broker that is away.
+        Return False if another update was the first. If that one gets no answer, the queues that
+        wait for it fail with its error, so that they do not each wait for a broker that is away.
         """
         key = queue.broker_name, queue.topic
         has_waited = self._firsts[key].locked()
@@ -271,7 +271,7 @@ class LocalOffsets:
     async def persist(
         self, queues: Iterable[MessageQueue] | None = None, *, unchanged_too: bool = False
     ) -> None:
-        del queues, unchanged_too  # the file is written as a whole, and only by this consumer
+        del queues, unchanged_too  # only this consumer writes the file, and always as a whole
         try:
             await self._write()
         except OSError as error:
@@ -293,7 +293,7 @@ class LocalOffsets:
             raise
 
     def forget(self, queue: MessageQueue) -> None:
-        """Do nothing: a broadcasting consumer keeps the offsets of all queues that it ever read."""
+        """Do nothing: a broadcasting consumer keeps the offsets of all queues."""
 
     def has_offsets(self, queue: MessageQueue) -> bool:
         return self._table is not None and queue in self._table
@@ -310,7 +310,7 @@ def offsets_of(session: Session, options: SubscribeOptions) -> OffsetStore:
 
 
 def offsets_path(offsets_dir: Path | str, ip: str, instance_name: str, group: str) -> Path:
-    """Return the path of a group's file; the same arguments find it again after a restart."""
+    """Return the path of a group's offset file, which is the same after a restart."""
     return Path(offsets_dir) / f"{ip}@{instance_name}" / group / "offsets.json"
 
 
@@ -370,7 +370,7 @@ class StartPositions:
                 self._session.outages.failed(error, topic)
 
     async def of(self, queue: MessageQueue) -> int:
-        """Return the offset to start at. Raises ClientError when the broker cannot be asked."""
+        """Return the offset to start at. Raises ClientError if the broker cannot be asked."""
         stored = await self.offsets.load(queue)
         if stored is not None:
             return stored

@@ -119,8 +119,8 @@ class SubscribeOptions:
         return own if self.broadcasting or self.polls else own | {self.retry_topic}
 
     def filter_of(self, topic: str) -> Filter:
-        """Return the filter of a topic; the retry topic has none, because its messages matched
-        before.
+        """Return the filter of a topic. The retry topic has none, because its messages have
+        already matched the filter of their topic.
         """
         return self.filters.get(topic) or tags.parse(tags.ALL)
 
@@ -246,7 +246,7 @@ def _strategy(allocation: Allocation, namespace: Namespace) -> Strategy:
 
 
 async def check_filters(session: Session, options: SubscribeOptions) -> None:
-    """Have one broker of each topic check its SQL92 filter; skip topics that do not exist yet.
+    """Have one broker of each topic check the topic's SQL92 filter; skip topics without a route.
 
     Raises BrokerRefused with the broker's reason, NotConnected or RequestTimedOut.
     """

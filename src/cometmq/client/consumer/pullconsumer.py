@@ -1,9 +1,10 @@
 """Polling consumer: the application requests messages, seeks in its queues and commits offsets
 (upstream: DefaultLitePullConsumerImpl.java).
 
-Queues come from the group's rebalance, or are assigned by hand. With manual assignment the consumer
-is no member of the group and only stores its offsets under the group's name. The messages of a poll
-count as processed when the next poll begins; automatic commits include only those.
+Queues come from the group's rebalance, or the application assigns them. In the second case the
+consumer is not a member of the group and only stores its offsets under the group's name. The
+messages of a poll count as processed when the next poll begins. Automatic commits include only
+processed messages.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Progress in all queues of one consumer."""
+    """Processed and unprocessed messages of all queues of one polling consumer."""
 
     def __init__(self) -> None:
-        #: Offset of the first message of each queue that is in progress.
+        #: Offset of the first message in progress of each queue.
         self._open: dict[InFlight, int] = {}
 
     def begin(self, inflight: InFlight, message: StoredMessage) -> None:
@@ -52,7 +53,7 @@ class Progress:
         self._open.clear()
 
     def forget(self, inflight: InFlight) -> None:
-        """Drop the state of a queue that was given up or moved to another offset."""
+        """Drop the state of a queue that was released or moved to another offset."""
         self._open.pop(inflight, None)
 
     def done(self, inflight: InFlight) -> int:
@@ -68,7 +69,7 @@ class Progress:
         }
 
     def positions(self, inflights: Iterable[InFlight]) -> dict[MessageQueue, int]:
-        """Return the next offset that a poll returns of each of these queues."""
+        """Return the offset of the next message of each queue that a poll returns."""
         return {inflight.queue: inflight.committable for inflight in inflights}
 
 
@@ -138,8 +139,8 @@ class PullConsumer:
     async def start(self) -> None:
         """Join the group, if there are topics to share.
 
-        Raises ValueError when this client is already a member, and BrokerRefused when a broker
-        rejects a filter.
+        Raises AlreadyInUse (a ValueError) if this client is already a member, and BrokerRefused if
+        a broker rejects a filter.
         """
         if self._started or self.closed:
             return
@@ -212,7 +213,7 @@ class PullConsumer:
         return found
 
     def status(self) -> SubscriptionStatus:
-        """Return what it reads and how far it is, without a request.
+        """Return the queues that are read and the progress in them, without a request.
 
         The messages of the last poll are in progress.
         """
@@ -232,7 +233,7 @@ class PullConsumer:
 
     @property
     def refusals(self) -> Refusals:
-        """What it may not read."""
+        """Topics that this consumer may not read."""
         return self._fetcher.refusals
 
     async def __aiter__(self) -> AsyncIterator[MessageView]:
@@ -264,9 +265,7 @@ class PullConsumer:
         return self._is_running(inflight) and held < self._config.max_polled_messages
 
     def _take_back(self) -> None:
-        """Return the messages of the last poll to their queues, because the ``async with`` block
-        raised.
-        """
+        """Read again from the first message of the last poll, because the block raised."""
         for queue, offset in self._progress.undone().items():
             self._fetcher.start_at(queue, offset)
         self._progress.finish()
@@ -278,9 +277,9 @@ class PullConsumer:
         return tuple(map(self._session.namespace.unwrap_queue, sorted(self._fetcher.queues())))
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read these queues and no others, each from the group's offset or from its start position.
+        """Read only these queues, each from the group's offset, or from the start position.
 
-        Raises SettingsError for a consumer that shares topics, ClientError when a broker cannot be
+        Raises SettingsError for a consumer that shares topics, ClientError if a broker cannot be
         reached.
         """
         if self.options.filters:
@@ -319,7 +318,7 @@ class PullConsumer:
         return self._find(queue).committable
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Continue at ``offset``. Raises SettingsError when it is outside the queue's offsets."""
+        """Continue at ``offset``. Raises SettingsError if it is outside the queue's offsets."""
         inflight = self._find(queue)
         low, high = await asyncio.gather(
             self._puller.min_offset(queue), self._puller.max_offset(queue)
@@ -349,7 +348,7 @@ class PullConsumer:
             self._move(inflight, await self._puller.offset_at(inflight.queue, timestamp_ms))
 
     async def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """Return the offset to which :meth:`seek_to_time` would move. Raises ClientError."""
+        """Return the offset that :meth:`seek_to_time` would continue at. Raises ClientError."""
         return await self._puller.offset_at(queue, timestamp_ms)
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -362,8 +361,8 @@ class PullConsumer:
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit all polled messages, or the given ``offsets``.
 
-        Each offset is that of the first message not yet processed. Raises ClientError when a broker
-        cannot be reached, and OSError when the file of a broadcasting consumer cannot be written.
+        An offset is that of the first message that is not processed. Raises ClientError if a broker
+        cannot be reached, and OSError if the file of a broadcasting consumer cannot be written.
         """
         if offsets is None:
             self._progress.finish()

@@ -1,9 +1,12 @@
-"""Push consumer: one member of a consumer group, from joining to leaving; and Subscription, the
-result of ``client.subscribe``, which iterates over its messages or runs a handler.
+"""Push consumer: one member of a consumer group, from joining to leaving.
 
-The fetcher fills an InFlight for each assigned queue; the dispatch hands out messages; the settler
-settles them; the offset store commits the settled offsets (upstream:
-DefaultMQPushConsumerImpl.java).
+    Fetcher         pulls messages into an InFlight for each assigned queue
+    Dispatch        hands out messages of the queues in turn
+    Settler         acknowledges or retries processed messages
+    OffsetStore     commits the offsets of settled messages
+
+Subscription is the result of ``client.subscribe``: it iterates over the messages of a push consumer
+or runs a handler (upstream: DefaultMQPushConsumerImpl.java).
 """
 
 from __future__ import annotations
@@ -42,22 +45,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Time that close() waits for messages that are being processed, if it is not told.
+#: Default of the time that close() waits for messages that are being processed.
 DRAIN_MS: Final = 10_000
 _DRAIN_STEP_MS: Final = 10
 _STUCK_CHECK_MS: Final = 60_000
 _RENEW_AGAIN_MS: Final = 3_000
-#: Stands for no offset: the queue is being given up, or its lock was lost. After a lost lock,
-#: reading continues at the broker's offset once the lock is held again.
+#: No offset, because the queue is being released or its lock was lost. After a lost lock, reading
+#: continues at the broker's offset once the lock is held again.
 _NOWHERE: Final = -1
-#: Messages delivered before the task yields: a handler that never waits would block the loop.
+#: Messages delivered before the task yields, because a handler that never waits blocks the loop.
 _MESSAGES_A_TURN: Final = 64
 #: A coroutine function, or a plain one, which blocks the loop and should therefore be short.
 Handler = Callable[[ReceivedMessage], Awaitable[Any] | None]
 
 
 class PushConsumer:
-    """A member of ``options.group``. Start it, take messages, close it."""
+    """Member of ``options.group``: start it, take messages, close it."""
 
     def __init__(
         self,
@@ -116,7 +119,7 @@ class PushConsumer:
     async def start(self) -> None:
         """Join the group.
 
-        Raises AlreadyInUse if this client is a member already, and BrokerRefused if a broker does
+        Raises AlreadyInUse if this client is already a member, and BrokerRefused if a broker does
         not support the filter.
         """
         await check_filters(self._session, self._options)
@@ -142,8 +145,10 @@ class PushConsumer:
         return None if taken is None else self._received(*taken)
 
     def take_run(self) -> Run | None:
-        """Return the next messages of a queue as a run; None if there are none, or if they must be
-        taken one by one."""
+        """Return the next messages of a queue as a run.
+
+        Return None if there are none, or if they must be taken one by one.
+        """
         if self._direct or self._settler.is_watched:
             return None
         inflight = self._dispatch.take_run()
@@ -163,10 +168,9 @@ class PushConsumer:
         return ReceivedMessage(self._direct.settler_of(inflight), inflight, message)
 
     async def close(self, timeout_ms: int = DRAIN_MS) -> int:
-        """Stop handing out messages, wait for those being processed, store offsets, leave the
-        group.
+        """Stop handing out messages, wait for those in progress, store offsets, leave the group.
 
-        The wait ends after ``timeout_ms``; return how many messages are not finished by then.
+        The wait ends after ``timeout_ms``. Return the number of messages not finished by then.
         """
         if self._closed:
             return 0
@@ -178,8 +182,8 @@ class PushConsumer:
         await self._drain(lambda: self._settler.working == 0, timeout_ms)
         unfinished = self._settler.working
         ends = [self._fetcher.stop(queue) for queue in self._fetcher.queues()]
-        # The lock of a queue with a message that is still being processed is left to expire, so
-        # that no other member begins before.
+        # Do not release the lock of a queue with a message that is still being processed: until it
+        # expires, no other member reads the queue.
         at_work = {each.queue for each in ends if self._settler.working and not self._is_idle(each)}
         for inflight in ends:
             self._finish(inflight)
@@ -234,7 +238,7 @@ class PushConsumer:
         return await self._direct.consume(self._session.namespace.unwrap_message(message))
 
     def progress(self) -> list[QueueProgress]:
-        """Return the queues that are read, in order."""
+        """Return the progress in each queue that is read, sorted by queue."""
         found = [
             queue_progress(each, self._session.namespace, each.committable)
             for each in self._fetcher.inflights()
@@ -262,9 +266,9 @@ class PushConsumer:
         return sum(started) == len(change.add)
 
     async def _give_up(self, inflight: InFlight) -> None:
-        """Give up a dropped queue: store its offset, then release its lock.
+        """Release a dropped queue: store its offset, then release its lock.
 
-        The lock of a queue is released only if none of its messages is still being processed here.
+        The lock is not released if a message of the queue is still being processed.
         """
         queue = inflight.queue
         try:
@@ -279,7 +283,7 @@ class PushConsumer:
             self._releasing.discard(queue)
 
     def _finish(self, inflight: InFlight) -> None:
-        """Note the offset of a queue that is given up; later settlements have no effect."""
+        """Note the offset of a queue that is released; settling its messages then has no effect."""
         self._note_offset(inflight)
         inflight.reset(_NOWHERE)
 
@@ -291,11 +295,11 @@ class PushConsumer:
 
     @property
     def refusals(self) -> Refusals:
-        """What it may not read."""
+        """Topics that this consumer may not read."""
         return self._fetcher.refusals
 
     async def _end_if_refused(self) -> None:
-        """End this consumer, and leave the group: a member that reads nothing would hold queues."""
+        """Leave the group once reading is refused, so that other members get the queues."""
         await self.refusals.wait()
         self._fetcher.stop_pulling()
         self._dispatch.close()
@@ -324,7 +328,7 @@ class PushConsumer:
         interval_ms = pause_ms = self._config.lock_renewal_interval_ms
         while True:
             await self._clock.sleep_ms(pause_ms)
-            # Queues that are given up stay locked while one of their messages is being processed.
+            # Released queues stay locked while one of their messages is being processed.
             renewed = await locks.renew({*self._fetcher.queues(), *self._releasing})
             # After a failure, locks would expire before the next regular renewal.
             pause_ms = interval_ms if renewed else min(interval_ms, _RENEW_AGAIN_MS)
@@ -333,7 +337,7 @@ class PushConsumer:
                     self._dispatch.offer(inflight)
                 else:
                     log.warning("lock_lost queue=%s", inflight.queue)
-                    # The offset of the lock's new owner counts, not the one known here.
+                    # The lock's new owner stores the offset from now on, not this member.
                     inflight.reset(_NOWHERE)
                     self._offsets.forget(inflight.queue)
 
@@ -377,11 +381,12 @@ class Subscription:
     """Membership in a consumer group. It joins the group when it is first used.
 
     Iterate over it (several tasks may share the iteration), or :meth:`run` a handler. At most
-    ``concurrency`` messages are in progress; when one of them is settled the next one is delivered.
-    If no broker has ever let it read, because a permission is missing, both raise BrokerRefused.
-    Without a permission that it had before, it keeps trying.
-    Offsets are committed up to the oldest message that is not settled. Use it as an async context
-    manager, or :meth:`close` it, to leave the group before the client closes.
+    ``concurrency`` messages are in progress; when one of them is settled, the next one is
+    delivered. Offsets are committed up to the oldest message that is not settled. Use it as an
+    async context manager, or :meth:`close` it, to leave the group before the client closes.
+
+    If no broker has ever let it read, because a permission is missing, iteration and :meth:`run`
+    raise BrokerRefused. If it loses a permission later, it keeps trying.
     """
 
     def __init__(
@@ -422,14 +427,14 @@ class Subscription:
         return message
 
     def _take_now(self) -> ReceivedMessage | None:
-        """Return the next message; None if the task must wait for one, or must yield to others."""
+        """Return the next message; None if the task must wait for one, or must yield."""
         if self._in_a_row == _MESSAGES_A_TURN:
             return None
         self._in_a_row += 1
         return self._consumer.take_now()
 
     async def _take(self) -> ReceivedMessage | None:
-        """Return the next message; None when the subscription is closed."""
+        """Wait for the next message and return it; None once the subscription is closed."""
         await self._rest()
         message = await self._consumer.take()
         if message is None:
@@ -437,7 +442,7 @@ class Subscription:
         return message
 
     async def _wait(self) -> bool:
-        """Wait until there may be a message; return False when the subscription is closed."""
+        """Wait until there may be a message; return False once the subscription is closed."""
         await self._rest()
         is_open = await self._consumer.wait()
         if not is_open:
@@ -450,7 +455,7 @@ class Subscription:
             raise error
 
     async def _rest(self) -> None:
-        """Yield to other tasks if a full turn was used, and join the group."""
+        """Yield to other tasks after _MESSAGES_A_TURN messages. Join the group if necessary."""
         if self._in_a_row == _MESSAGES_A_TURN:
             self._consumer.wake_other()
             await self._session.clock.sleep_ms(0)
@@ -459,7 +464,7 @@ class Subscription:
             await self.start()
 
     async def start(self) -> None:
-        """Join the group now. Raises AlreadyInUse when this client is a member already."""
+        """Join the group now. Raises AlreadyInUse if this client is already a member."""
         if self.closed:
             return
         if self._starting is None:
@@ -516,8 +521,7 @@ class Subscription:
                 block.succeed()
 
     def _run_through(self, handler: Handler) -> Rest | None:
-        """Call ``handler`` with the available messages, as long as each call completes without
-        waiting.
+        """Call ``handler`` with the available messages, as long as calls complete without waiting.
 
         Returns the message whose call did not complete and the rest of its work, or None.
         """
@@ -532,7 +536,7 @@ class Subscription:
         return None
 
     def status(self) -> SubscriptionStatus:
-        """Return what it reads and how far it is, without a request."""
+        """Return the queues that are read and the progress in them, without a request."""
         unwrap = self._session.namespace.unwrap
         topics = sorted(map(unwrap, self.options.topics - {self.options.retry_topic}))
         error = self._consumer.refusals.error
@@ -544,12 +548,12 @@ class Subscription:
         )
 
     async def close(self, timeout_ms: int = DRAIN_MS) -> int:
-        """Leave the group: stop delivering, wait up to ``timeout_ms`` for messages in progress,
-        store offsets.
+        """Stop delivering, wait up to ``timeout_ms`` for messages in progress, store offsets, and
+        leave the group.
 
-        Iterations and handlers end. Returns how many messages were not finished in time; they are
-        delivered again. A call during another one waits for that one. Do not call it inside
-        ``message.processing()``: it would wait for that message.
+        Iterations and handlers end. Returns the number of messages that were not finished in time;
+        they are delivered again. A call during another one waits for that one. Do not call it
+        inside ``message.processing()``: it would wait for that message.
         """
         check_number("timeout_ms", timeout_ms)
         self.closed = True

@@ -1,11 +1,12 @@
-"""Rebalance: fetches the members of the group, computes this member's share, applies the change. It
-runs every 20 s and whenever a broker reports that the group changed (upstream: RebalanceImpl.java).
+"""Rebalance: fetches the members of the group, computes this member's share of the queues, and
+applies the change. It runs every 20 s, and whenever a broker reports that the group changed
+(upstream: RebalanceImpl.java).
 
 An ordered consumer also needs the broker's lock on a queue, and reads the queue only while it holds
-the lock. A lock lasts 60 s on its broker. The client trusts it for less time, so that two members
-never both believe that they hold it (upstream: RebalanceImpl.lock, RebalanceLockManager.java). A
-broker with several threads may process a renewal and a release in either order, so only one of them
-is in flight at a time.
+the lock. A lock expires on its broker after 60 s. The client lets it expire earlier, so that two
+members never use it at the same time (upstream: RebalanceImpl.lock, RebalanceLockManager.java).
+Only one lock or unlock request to a broker is in flight at a time, because a broker with several
+threads may process two of them in either order.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ log = logging.getLogger(__name__)
 
 #: Pause after a round that could not be completed.
 _AGAIN_MS: Final = 1_000
-#: Called with the queues that were added and the queues that were given up; with automatic commits,
-#: the offsets of the latter are persisted before the call.
+#: Called with the queues that were added and the queues that were removed. With automatic commits,
+#: the offsets of removed queues are stored before the call.
 AssignmentListener = Callable[[frozenset["MessageQueue"], frozenset["MessageQueue"]], None]
 
 
@@ -58,7 +59,7 @@ def plan(current: Iterable[MessageQueue], goal: Iterable[MessageQueue]) -> Plan:
 
 
 def tell(listener: AssignmentListener, change: Plan, namespace: Namespace) -> None:
-    """Call the listener with a change that was carried out, with user names; log its exceptions."""
+    """Call the listener with an applied change, with user names; log its exceptions."""
     unwrap = namespace.unwrap_queue
     try:
         listener(frozenset(map(unwrap, change.add)), frozenset(map(unwrap, change.drop)))
@@ -72,20 +73,20 @@ class Assignee(Protocol):
 
     @property
     def refusals(self) -> Refusals:
-        """What it may not read."""
+        """Topics and queues that the consumer may not read."""
         ...
 
     def assigned(self, topic: str) -> list[MessageQueue]:
-        """Return the queues of ``topic`` that it reads now."""
+        """Return the queues of ``topic`` that the consumer reads now."""
         ...
 
     async def apply(self, change: Plan) -> bool:
-        """Carry a plan out; return False when part of it must be tried again."""
+        """Apply a plan; return False if a part of it must be tried again."""
         ...
 
 
 class Rebalancer:
-    """Keeps the queues of one consumer equal to its share."""
+    """Keeps the queues of one consumer equal to its share of the topics' queues."""
 
     def __init__(self, session: Session, options: SubscribeOptions, assignee: Assignee) -> None:
         self._session = session
@@ -110,7 +111,7 @@ class Rebalancer:
                 continue
 
     async def round(self) -> bool:
-        """Rebalance all topics once; return False when one could not be completed."""
+        """Rebalance all topics once; return False if one could not be completed."""
         member_ids: dict[str, list[str]] = {}
         results = [await self._topic(topic, member_ids) for topic in sorted(self._options.topics)]
         return all(results)
@@ -122,7 +123,7 @@ class Rebalancer:
             if not self._options.broadcasting:
                 mine = await self._share(topic, queues, member_ids)
         except CometError as error:
-            # The first heartbeat of the group creates its retry topic.
+            # The retry topic may be missing until the first heartbeat of the group creates it.
             expected = isinstance(error, RouteNotFound) and topic == self._options.retry_topic
             log.debug("rebalance_skipped topic=%s error=%s", topic, error)
             if not expected:
@@ -159,9 +160,9 @@ class Rebalancer:
     ) -> list[str]:
         """Return the client ids of the group, from one of the topic's brokers.
 
-        A broker that denies them is passed over, because another may know this client's account.
-        ``member_ids`` caches them by broker name for the topics of one round. A change after that
-        causes another round.
+        If a broker denies permission, ask the next one, which may know this client's account.
+        ``member_ids`` caches the ids by broker name for the topics of one round. A change after
+        that causes another round.
         """
         if not queues:
             return []
@@ -195,8 +196,8 @@ class Rebalancer:
         return ids
 
     async def _heartbeat(self, address: str) -> None:
-        """Send heartbeats. Raise the error if the broker at ``address`` refuses its own, because it
-        does not know this member for that reason."""
+        """Send heartbeats. If the broker at ``address`` refuses its heartbeat, raise that error: it
+        is the reason why the broker does not know this member."""
         await self._session.heartbeat()
         refused = self._session.refused_heartbeats.get(address)
         if refused is not None:
@@ -219,9 +220,9 @@ class QueueLocks:
         return self._until_ms.get(queue, 0) > self._session.clock.monotonic_ms()
 
     def epoch(self, queue: MessageQueue) -> int:
-        """Return the number of times that the lock was newly acquired.
+        """Return how often the lock was acquired, renewals not counted.
 
-        State from a lower epoch may be outdated.
+        State of the queue from a lower epoch may be outdated.
         """
         return self._epochs.get(queue, 0)
 
@@ -236,9 +237,9 @@ class QueueLocks:
         return {queue for queue in wanted if self.held(queue)}
 
     async def renew(self, queues: Iterable[MessageQueue]) -> bool:
-        """Renew locks like :meth:`acquire`, but skip queues that were released.
+        """Renew locks as :meth:`acquire` does, but skip queues that were released.
 
-        Returns False when a broker could not be reached.
+        Returns False if a broker could not be reached.
         """
         by_broker: dict[str, list[MessageQueue]] = {}
         for queue in sorted(queues):
@@ -246,9 +247,9 @@ class QueueLocks:
         return all(await asyncio.gather(*(self._lock(*each) for each in by_broker.items())))
 
     async def release(self, queue: MessageQueue) -> None:
-        """Release a queue for another member.
+        """Release the lock of a queue for another member.
 
-        A failure is logged only, because the lock expires.
+        A failure is only logged, because the lock expires anyway.
         """
         self._released.add(queue)
         async with self._calls[queue.broker_name]:
@@ -281,7 +282,7 @@ class QueueLocks:
             if queue not in granted:
                 self._until_ms.pop(queue, None)
                 continue
-            # Another member may have held the lock since it lapsed here.
+            # If the lock had expired here, another member may have held it meanwhile.
             if not self.held(queue):
                 self._epochs[queue] = self.epoch(queue) + 1
             self._until_ms[queue] = until_ms

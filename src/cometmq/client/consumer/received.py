@@ -1,12 +1,12 @@
-"""Received messages: their content, and the methods that acknowledge or retry them; one by one, or
+"""Received messages: their content, and the methods that acknowledge or retry them, one by one or
 in runs.
 
-A run is consecutive messages of one queue that a handler processes without waiting. Most handlers
-do not wait: a plain function, or a coroutine that ends in its first step. The messages of a run are
-not taken, settled and released one by one: the queue's state changes once, at the end. No other
-code runs on the loop meanwhile, so the difference cannot be observed. When a handler waits, raises,
-or settles its message itself, the run ends before that message, which is then taken as usual
-(:meth:`Run.leave`).
+A run is a sequence of messages of one queue that a handler processes without waiting. Most handlers
+do not wait: they are plain functions, or coroutines that end in their first step. The messages of a
+run are not taken, settled and released one by one. The queue's state changes once, at the end of
+the run. No other code runs on the loop before that, so the difference cannot be observed. If a
+handler waits, raises, or settles its message itself, the run ends before that message, which is
+then taken as usual (:meth:`Run.leave`).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Settler(Protocol):
     ) -> None:
         """Have the message delivered again later. Does not raise ClientError.
 
-        A ``delay_level`` of 0 leaves the delay to the broker. A ``pause_ms`` of 0 leaves the pause
-        of a message that stays with this consumer to the settings.
+        With a ``delay_level`` of 0 the broker chooses the delay. ``pause_ms`` is the pause of a
+        message that stays with this consumer; 0 means the pause of the settings.
         """
         ...
 
     def returned(self, inflight: InFlight, message: StoredMessage) -> None:
-        """Return an unfinished message: it is delivered again as if it had not been delivered."""
+        """Return an unfinished message: it is delivered again, as if never delivered."""
         ...
 
 
@@ -87,8 +87,8 @@ class ReceivedMessage(MessageView):
         the message is retried; the exception is raised again only with ``reraise``. If the block is
         cancelled the message is delivered again, here or to another member.
 
-        With ``settle`` off the block only tells hooks when the work begins and ends. The message is
-        settled by :meth:`ack` or :meth:`retry`, in the block or later, and exceptions pass.
+        Without ``settle`` the block only calls hooks at its start and end. Call :meth:`ack` or
+        :meth:`retry` in the block or later; exceptions are not handled.
         """
         return Processing(self, reraise=reraise) if settle else Watching(self)
 
@@ -101,9 +101,9 @@ class ReceivedMessage(MessageView):
     async def retry(self, delay_level: int = 0, *, pause_ms: int = 0) -> None:
         """Have the message delivered again later.
 
-        The delay is that of ``delay_level``; with 0 it grows with the number of attempts. After its
-        last attempt the message becomes a dead letter; a negative level makes it one at once. A
-        message of an ordered queue keeps its place: the queue pauses for ``pause_ms``, or for
+        The delay is that of ``delay_level``; with 0 it grows with the number of attempts. After the
+        last attempt, or at once with a negative level, the message becomes a dead letter. A message
+        of an ordered queue keeps its place: the queue pauses for ``pause_ms``, or for the setting
         ``ordered_retry_pause_ms`` if that is 0.
         """
         if self._outcome is None:
@@ -112,13 +112,13 @@ class ReceivedMessage(MessageView):
 
     @property
     def is_given_up(self) -> bool:
-        """True once its queue was given up or reset: it is delivered again, here or to another
-        member, and settling it has no effect.
+        """True once the message's queue was released or reset. The message is then delivered again,
+        here or to another member, and settling it has no effect.
         """
         return self._inflight.dropped
 
     def give_back(self) -> None:
-        """Return the message unfinished: it is delivered again as if it had not been delivered."""
+        """Return the unfinished message: it is delivered again, as if never delivered."""
         if self._outcome is None:
             self._outcome = Outcome.RETURNED
             self._settler.returned(self._inflight, self.stored)
@@ -127,7 +127,7 @@ class ReceivedMessage(MessageView):
 class UnreadMessage(ReceivedMessage):
     """Message ``at`` of a batch, decoded when it is first accessed.
 
-    From then on it is a ReceivedMessage and keeps no reference to the batch with all its bytes.
+    From then on it is a ReceivedMessage, and keeps no reference to the batch with all its bytes.
     """
 
     __slots__ = ()
@@ -217,13 +217,13 @@ class Watching(Processing):
         return False
 
 
-#: The message at which a run ended, and the rest of its processing: an awaitable to wait for, an
-#: exception to raise, or None.
+#: Message at which a run ended, and the rest of its processing: an awaitable, an exception to
+#: raise, or None.
 Rest = tuple[ReceivedMessage, Awaitable[Any] | BaseException | None]
 
 
 class Run:
-    """A run of messages of one queue. It is the Settler of the message that a handler works on."""
+    """A run of messages of one queue. It is the Settler of the message that is being processed."""
 
     __slots__ = (
         "_at",
@@ -244,7 +244,7 @@ class Run:
         self._settler = settler
         self._inflight = inflight
         self._begun_ms = clock.monotonic_ms()
-        #: Message that the handler works on; None once it is taken, or the run is over.
+        #: Message that the handler is called with; None once it was taken, or after the run.
         self._current: ReceivedMessage | None = None
         #: Indexes in the batch of the first message of the run and of the current one.
         self._begin = self._at = 0
@@ -254,15 +254,15 @@ class Run:
     ) -> tuple[int, Rest | None]:
         """Call ``handler`` with at most ``longest`` messages.
 
-        Returns the number of messages that it got, and the rest of the processing of the last one,
-        which is taken then; None if all are settled.
+        Returns the number of these messages, and the rest of the processing of the last one, which
+        was taken from the queue; None if all are settled.
         """
         inflight = self._inflight
         batch, begin = inflight.run()
         self._begin = self._at = begin
         end = min(len(batch), begin + longest)
-        #: All messages of the batch, decoded once the handler accessed one: a handler that
-        #: accesses one message usually accesses the next ones too.
+        # Decode all messages of the batch once the handler has accessed one, because it usually
+        # accesses the next ones too.
         made: list[StoredMessage] | None = None
         message: ReceivedMessage
         for at in range(begin, end):
@@ -277,7 +277,7 @@ class Run:
                 rest = None if result is None else _step(result)
             except BaseException as error:
                 self.leave()
-                # Keep the error in no local variable: its traceback refers to this frame.
+                # Do not store the error in a variable: its traceback refers to this frame.
                 return at + 1 - begin, (message, error)
             if rest is not None or self._current is None:
                 self.leave()
@@ -331,9 +331,9 @@ class Run:
 
 
 def _step(result: Awaitable[Any]) -> Awaitable[Any] | None:
-    """Run the first step of a handler's awaitable; return what is left to await, or None.
+    """Run the first step of a handler's coroutine; return an awaitable for the rest, or None.
 
-    Raises what that step raises.
+    Raises what the step raises. Other awaitables are returned unchanged.
     """
     if type(result) is not CoroutineType:
         return result
@@ -346,7 +346,7 @@ def _step(result: Awaitable[Any]) -> Awaitable[Any] | None:
 
 @coroutine
 def _resumed(stepped: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, Any, Any]:
-    """Continue a coroutine whose first step was run and that waits for ``awaited``."""
+    """Continue a coroutine after its first step, in which it began to wait for ``awaited``."""
     step: Callable[[Any], Any]
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Refusals for lack of permission: whether a consumer can read anything at all.
+"""Refusals for lack of permission: whether a consumer may read anything at all.
 
-A consumer that was never allowed to read would wait for ever, so its user is told. One that could
-read before keeps trying: access rules may be about to change back.
+A consumer that was never allowed to read would wait for ever, so it raises an error instead. One
+that could read before keeps trying, because the change of the access rules may be temporary.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 class Refusals:
     """Refusals of the topics and queues of one consumer.
 
-    It counts as refused when each of ``topics`` is, or all its queues of a topic that has no queues
-    on other brokers, and nothing was read before. The retry topic of the group does not count, nor
-    does a group, topic or broker that is closed to everybody: it may be opened again.
+    The consumer is refused if it has never read anything and each of ``topics``, the retry topic
+    left out, is refused. A topic is refused if all its brokers refuse to list the group's members,
+    or if this consumer has queues on all its brokers and each of these queues is refused.
+
+    Only errors about this client's account count. A group, topic or broker that is closed to
+    everybody may be opened again.
     """
 
     def __init__(self, topics: Iterable[str]) -> None:
@@ -34,7 +37,7 @@ class Refusals:
 
     @property
     def error(self) -> BrokerRefused | None:
-        """A new copy of a refusal, if the consumer is refused."""
+        """A new copy of one of the errors, if the consumer is refused."""
         if not self._is_refused():
             return None
         refusals = (*self._of_topic.values(), *self._of_queue.values())
@@ -50,8 +53,10 @@ class Refusals:
     def expect(
         self, topic: str, queues: Iterable[MessageQueue], whole: Iterable[MessageQueue]
     ) -> None:
-        """Note that the consumer may read ``topic``, and these are its queues of it, and the
-        ``whole`` topic's."""
+        """Note that this member's share of a topic is known.
+
+        ``queues`` are those of this consumer, ``whole`` all queues of the topic.
+        """
         if topic in self._of_topic and not self._has_read:
             self._of_topic[topic] = None
             self._expected[topic] = frozenset(queues)
@@ -62,7 +67,8 @@ class Refusals:
                     del self._of_queue[queue]
 
     def topic_failed(self, topic: str, error: CometError) -> None:
-        """Note that all brokers of a topic refused to say which queues are the consumer's."""
+        """Note that this member's share of a topic could not be computed; only a lack of permission
+        counts."""
         if topic in self._of_topic and not self._has_read and _is_denial(error):
             self._of_topic[topic] = error
             self._check()
@@ -98,7 +104,7 @@ class Refusals:
             return True
         queues = self._expected.get(topic, frozenset())
         brokers = {queue.broker_name for queue in queues if queue in self._of_queue}
-        # Other members may read the brokers on which this one has no queues.
+        # A broker on which this member has no queues may permit reading.
         are_denied = all(queue in self._of_queue for queue in queues)
         return bool(queues) and are_denied and brokers == self._brokers[topic]
 

@@ -2,11 +2,11 @@
 (upstream: DefaultMQPushConsumerImpl.consumerRunningInfo, ProcessQueue.fillProcessQueueInfo,
 ConsumerStatsManager.java). Does no I/O.
 
-The report may include the stack traces of every thread and task of this process as text, like a
-Java client's jstack.
+The report may include the stack traces of all threads and tasks of this process as text, like the
+jstack output of a Java client.
 
-Statistics are durations and rates of pulls and of processing by topic. Counting happens for every
-message, so it is only an addition. Rates are differences between samples that the consumer takes
+Statistics are durations and rates of pulls and of processing by topic. Each message only increments
+counters. Rates are differences between samples of the counters that the consumer takes
 periodically. Processing time is measured for a part of the messages.
 """
 
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 MAX_CHARACTERS: Final = 256 * 1024
 _FRAMES: Final = 16
 _MIB: Final = 1024 * 1024
-#: Age of the oldest samples kept of the statistics: one minute for rates, one hour for failures.
+#: Time that the samples of the statistics cover: one minute for rates, one hour for failures.
 RATE_WINDOW_MS: Final = 60_000
 FAILURE_WINDOW_MS: Final = 3_600_000
-#: Of the messages that are settled one by one, one in this many is measured. Runs are measured as a
-#: whole.
+#: The processing time is measured for every sixteenth message that is settled singly, and for all
+#: messages of runs.
 MEASURED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One moment on both clocks, to convert monotonic times to wall times."""
+    """One time on both clocks, to convert monotonic times to wall times."""
 
     wall_ms: int
     monotonic_ms: int
@@ -60,7 +60,7 @@ class Moment:
 
 
 def queue_progress(inflight: InFlight, namespace: Namespace, committed: int) -> QueueProgress:
-    """Return how far a queue is read; messages before ``committed`` are processed."""
+    """Return the progress in a queue; messages before offset ``committed`` are processed."""
     return QueueProgress(
         namespace.unwrap_queue(inflight.queue),
         committed,
@@ -83,8 +83,8 @@ def running_info(
 ) -> RunningInfo:
     """Return the response body of request 307 (GET_CONSUMER_RUNNING_INFO).
 
-    ``queues`` are those that are read now, each with whether its lock is held. ``started_ms`` is
-    wall time.
+    ``queues`` are the queues that are read, with True if the lock is held. ``started_ms`` is wall
+    time.
     """
     described = options.describe()
     return RunningInfo(
@@ -198,7 +198,7 @@ class TopicCounters:
         self._hours: deque[_Sample] = deque(self._minutes)
 
     def sample(self, now_ms: int) -> None:
-        """Store a sample of the counters, as the base of later rates."""
+        """Store a sample of the counters, from which later rates are computed."""
         now = self._take(now_ms)
         _push(self._minutes, now, RATE_WINDOW_MS)
         if now_ms - self._hours[-1].at_ms >= RATE_WINDOW_MS:
